@@ -96,6 +96,7 @@ struct GradScaler::Impl {
   void inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& at);
   void inspect_again(torch::optim::Optimizer& optimizer, Inspection& at);
   void end_inspections();
+  void leave_behind(torch::optim::Optimizer& optimizer, Inspection& at, const char* where);
   void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
   StepResult result(torch::optim::Optimizer& optimizer, const Inspection& at, bool skipped,
                     at::Tensor loss, bool for_norm = false) const;
@@ -185,6 +186,24 @@ void GradScaler::Impl::end_inspections() {
     if (const auto own = at.stage == Stage::kUnscaled ? at.own.lock() : nullptr)
       own->end_inspection();
   inspections.clear();
+}
+
+/// A batch that was given up after unscale_() leaves nothing. Only demi's optimizers know which
+/// gradients backward has made.
+void GradScaler::Impl::leave_behind(torch::optim::Optimizer& optimizer, Inspection& at,
+                                    const char* where) {
+  auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
+  if (!own || at.stage != Stage::kUnscaled || !at.in_place) return;
+  using Since = optim::PendingStep::Since;
+  const Since since = own->pending().since_unscale();
+  if (since == Since::kLeftBehind) at = {};
+  if (since != Since::kMixed) return;
+  refuse({.where = where,
+          .what = "backward has added to gradients that unscale_() had divided by the scale",
+          .seen = "backward() after unscale_()",
+          .accepted = "unscale_() after the last backward() of a step",
+          .advice = "to give a batch up, drop its gradients before the next backward(): "
+                    "zero_grad(), without set_to_none = false"});
 }
 
 /// A parameter of two optimizers, of which one divides .grad in place.
@@ -398,6 +417,7 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   constexpr auto kWhere = "scaler.unscale_";
   impl_->require_scale(kWhere);
   Inspection& at = impl_->inspection_of(optimizer);
+  impl_->leave_behind(optimizer, at, kWhere);
   if (at.stage == Stage::kUnscaled)
     refuse({.where = kWhere,
             .what = "unscale_() has already been called on this optimizer since the last update()",
@@ -451,6 +471,7 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   at::Tensor together;
   for (auto* optimizer : optimizers) {
     Inspection& at = impl_->inspections[optimizer];
+    impl_->leave_behind(*optimizer, at, kWhere);
     if (at.stage == Stage::kReady)
       impl_->inspect(*optimizer, at, /*in_place=*/false);
     else
@@ -477,6 +498,7 @@ void GradScaler::decide_by_norm(const std::vector<torch::optim::Optimizer*>& opt
   if (!has_norm_limit(optimizers)) return;
   for (auto* optimizer : optimizers) {
     Inspection& at = impl_->inspection_of(*optimizer);
+    impl_->leave_behind(*optimizer, at, "scaler.decide_by_norm");
     if (at.stage == Stage::kReady && has_gradients(*optimizer))
       impl_->inspect(*optimizer, at, /*in_place=*/false);
   }

@@ -55,7 +55,11 @@ class DEMI_API GradScaler {
   /// Divides the gradients of this optimizer by the scale and looks for Inf and NaN. In place; a
   /// demi optimizer's gradients of 16 bits (StepOptions::low_precision_grads, 16-bit weights) stay
   /// as they are and the factor is recorded, since fp16 would underflow again. At most once an
-  /// optimizer and step, after its last backward; throws UsageError otherwise.
+  /// optimizer and step, after its last backward: throws UsageError for a second call. A demi
+  /// optimizer's step() throws it if a backward has added to the gradients since, and if
+  /// zero_grad() and a backward have made all of them anew (the batch was given up), unscale_() and
+  /// step() begin again with these. Of other optimizers nobody knows who made a gradient: as in
+  /// PyTorch, it counts as unscaled until update().
   void unscale_(torch::optim::Optimizer& optimizer);
 
   /// unscale_ if that was not done, then the optimizer's step unless a gradient is Inf or NaN: a

@@ -19,6 +19,7 @@
 #include "demi/step/emulated_device_testing.h"
 #include "demi/weights/mutation_hook.h"
 #include "demi/weights/recorded_warnings_testing.h"
+#include "demi/weights/weights.h"
 
 namespace demi {
 namespace {
@@ -291,6 +292,103 @@ TEST(Inspection, AGradientReplacedAfterUnscaleKeepsItsScale) {
     set_grad(loop.p, loop.p.grad() * 0.5);
     EXPECT_EQ(loop.step(), 2) << dtype;
   }
+}
+
+/// What a step applies to the weight under the scale of 1024, of batches of gradient 1 and then 2.
+struct GivenUp {
+  explicit GivenUp(const optim::Backend& backend, bool is_narrow)
+      : sgd(backend, {p}, optim::SGDOptions(1), {.low_precision_grads = is_narrow}),
+        scaler(ScalerOn(backend, {.init_scale = 1024})),
+        narrow(is_narrow) {}
+  void backward(float gradient) {
+    weights::enter_region();
+    const at::Tensor used = narrow ? weights::low_precision(p, at::kBFloat16) : p;
+    const at::Tensor loss = (used * gradient).sum();
+    weights::leave_region();
+    scaler.scale(loss).backward();
+  }
+  float step() {
+    EXPECT_FALSE(scaler.step(sgd).skipped());
+    scaler.update();
+    return -p.item<float>();
+  }
+
+  at::Tensor p = torch::zeros(1).requires_grad_();
+  On<optim::SGD> sgd;
+  GradScaler scaler;
+  bool narrow;
+};
+
+// A program of its own gives a batch up after unscale_() (a loss that it does not like), and has no
+// update() for it.
+TEST(Inspection, ABatchThatIsGivenUpLeavesNothing) {
+  for_host_and_device([](const optim::Backend& backend) {
+    for (const bool narrow : {false, true})
+      for (const int then : {0, 1, 2}) {
+        SCOPED_TRACE(::testing::Message() << narrow << then);
+        GivenUp loop(backend, narrow);
+        loop.backward(1);
+        loop.scaler.unscale_(loop.sgd);
+        if (then == 2) optim::clip_grad_norm_({loop.p}, 0.5);
+        loop.sgd.zero_grad();
+        loop.backward(2);
+        if (then > 0) loop.scaler.unscale_(loop.sgd);
+        EXPECT_EQ(loop.step(), 2);
+        loop.sgd.zero_grad();
+        loop.backward(2);
+        EXPECT_EQ(loop.step(), 4);
+      }
+  });
+}
+
+TEST(Inspection, AnInfOfABatchThatIsGivenUpDoesNotSkipTheNext) {
+  for_host_and_device([](const optim::Backend& backend) {
+    GivenUp loop(backend, false);
+    loop.backward(kInf);
+    loop.scaler.unscale_(loop.sgd);
+    loop.sgd.zero_grad();
+    loop.backward(2);
+    EXPECT_EQ(loop.step(), 2);
+  });
+}
+
+TEST(Inspection, ABackwardIntoUnscaledGradientsIsNamed) {
+  for_host_and_device([](const optim::Backend& backend) {
+    for (const bool zeroes : {false, true}) {  // in place: who can tell?
+      GivenUp loop(backend, false);
+      loop.backward(1);
+      loop.scaler.unscale_(loop.sgd);
+      if (zeroes) loop.sgd.zero_grad(/*set_to_none=*/false);
+      loop.backward(2);
+      EXPECT_THAT(complaint([&] { loop.scaler.step(loop.sgd); }),
+                  HasSubstr("backward has added to gradients that unscale_() had divided"));
+      EXPECT_EQ(loop.p.item<float>(), 0);
+      loop.sgd.zero_grad();
+      loop.backward(2);
+      EXPECT_EQ(loop.step(), 2);
+    }
+  });
+}
+
+TEST(Inspection, SixteenBitGradientsAddUpAfterUnscaleToo) {
+  GivenUp loop(optim::machine_backend(), true);
+  loop.backward(1);
+  EXPECT_EQ(loop.p.grad().scalar_type(), at::kBFloat16);
+  loop.scaler.unscale_(loop.sgd);
+  loop.backward(2);
+  EXPECT_EQ(loop.step(), 3);
+}
+
+// What torch::autograd::grad asks for comes to no .grad.
+TEST(Inspection, GradientsThatAreAskedForAfterUnscaleChangeNothing) {
+  for_host_and_device([](const optim::Backend& backend) {
+    GivenUp loop(backend, false);
+    loop.backward(1);
+    loop.scaler.unscale_(loop.sgd);
+    const auto asked = torch::autograd::grad({(loop.p * 5).sum()}, {loop.p});
+    loop.p.mutable_grad() = loop.p.grad() + asked[0];
+    EXPECT_EQ(loop.step(), 6);
+  });
 }
 
 TEST(Inspection, AmaxAndNormAreOfTrueGradientsAlsoAfterAClip) {

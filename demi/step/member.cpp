@@ -316,6 +316,17 @@ bool is_still_there(const Member& member, const at::Tensor& gradient) {
   return arrivals_of(member) == held.arrivals || version_of(gradient) == held.version;
 }
 
+UnscaledGradient::UnscaledGradient(const at::Tensor& gradient, std::uint64_t so_far)
+    : tensor(gradient.getIntrusivePtr()), arrivals(so_far) {
+  if (!gradient.defined()) return;
+  version = version_of(gradient);
+  divided = !tensor::is_16_bit(gradient.scalar_type());
+}
+
+bool UnscaledGradient::is(const at::Tensor& gradient) const {
+  return tensor._unsafe_get_target() == gradient.unsafeGetTensorImpl();
+}
+
 void refresh_master(Member& member) {
   if (!tensor::is_16_bit(member.parameter.scalar_type()) || is_as_written(member)) return;
   const at::NoGradGuard no_grad;

@@ -2,6 +2,7 @@
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/StorageImpl.h>
+#include <c10/core/UndefinedTensorImpl.h>
 #include <c10/util/DimVector.h>
 #include <c10/util/intrusive_ptr.h>
 
@@ -32,6 +33,17 @@ struct HeldGradient {
   const void* data = nullptr;
   int64_t version = 0;
   std::uint64_t arrivals = 0;
+};
+
+/// A gradient as PendingStep::unscale_ left it, which does not keep it alive.
+struct UnscaledGradient {
+  explicit UnscaledGradient(const at::Tensor& gradient = {}, std::uint64_t so_far = 0);
+  bool is(const at::Tensor& gradient) const;
+
+  c10::weak_intrusive_ptr<at::TensorImpl, at::UndefinedTensorImpl> tensor;
+  int64_t version = -1;
+  std::uint64_t arrivals = 0;
+  bool divided = false;  // in place
 };
 
 /// A 16-bit parameter as the step last wrote it. The memory is part of it, since set_data() and
@@ -65,6 +77,7 @@ struct Member {
   /// A copy of .grad in the layout of `work`.
   at::Tensor staged;
   HeldGradient held;
+  UnscaledGradient unscaled;
   /// Counts gradients from backward; null: not known.
   Arrivals arrivals;
   /// Recorded for the next step: fp32, (), on the device of `work`; or undefined.

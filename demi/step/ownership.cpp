@@ -1,6 +1,7 @@
 #include "demi/step/ownership.h"
 
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/graph_task.h>
 #include <torch/csrc/autograd/variable.h>
 #include <torch/types.h>
 
@@ -52,9 +53,9 @@ class BeforeSums final : public autograd::FunctionPreHook {
       : parameter_(parameter), arrivals_(std::move(arrivals)) {}
 
   autograd::variable_list operator()(const autograd::variable_list& gradients) override {
-    arrivals_->fetch_add(1, std::memory_order_relaxed);
-    if (parameter_->dtype() != at::kFloat) return gradients;
     auto& meta = *static_cast<autograd::AutogradMeta*>(parameter_->autograd_meta());
+    if (!is_captured(meta)) arrivals_->fetch_add(1, std::memory_order_relaxed);
+    if (parameter_->dtype() != at::kFloat) return gradients;
     const bool is_asked_for = meta.grad_.defined() && meta.grad_dtype_ == meta.grad_.scalar_type();
     if (!is_asked_for) promote(meta.grad_);
     autograd::variable_list mine = gradients;
@@ -72,7 +73,13 @@ class BeforeSums final : public autograd::FunctionPreHook {
       for (const auto& function : *meta.cpp_hooks_list_)
         if (function) return true;
     }
-    if (unknown > 0) return true;
+    return unknown > 0 || is_captured(meta);
+  }
+
+  /// torch::autograd::grad gets it, and .grad does not.
+  static bool is_captured(autograd::AutogradMeta& meta) {
+    const auto* asked_for = autograd::get_current_graph_task_exec_info();
+    if (!asked_for || asked_for->empty()) return false;
     const std::lock_guard lock(meta.mutex_);
     const auto accumulator = meta.grad_accumulator_.lock();  // runs this hook, so it lives on
     return accumulator && weights::is_captured(*accumulator);

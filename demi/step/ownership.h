@@ -13,7 +13,7 @@ namespace demi::optim {
 class BeforeSums;
 class Optimizer;
 
-/// Gradients that backward has brought to a parameter so far.
+/// Gradients that backward has brought to a parameter's .grad so far.
 using Arrivals = std::shared_ptr<std::atomic<std::uint64_t>>;
 
 /// One optimizer's ownership of one parameter. While it lasts, low precision copies of the

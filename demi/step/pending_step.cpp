@@ -134,6 +134,7 @@ void PendingStep::move_records(std::vector<TensorTable>& from) {
         Member* member = now.member_of(old.parameter);
         if (!member) continue;
         if (member->state == old.state) member->written = old.written;
+        member->unscaled = old.unscaled;
         if (!old.held.gradient.defined()) continue;
         member->held = old.held;
         if (old.factor.defined()) member->factor = old.factor.to(member->work.device());
@@ -287,7 +288,23 @@ void PendingStep::unscale_(const at::Tensor& scale) {
     if (table.has_wide()) table.unscale_wide(scale);
   read_gradients();  // as they are now
   keep_gradients();
-  for (auto& table : tables_) table.watch_narrow();
+  for (auto& table : tables_) {
+    table.watch_narrow();
+    table.note_unscaled();
+  }
+}
+
+PendingStep::Since PendingStep::since_unscale() {
+  const at::NoGradGuard no_grad;
+  prepare();
+  bool arrived = false, divided = false;
+  for (const auto& table : tables_) {
+    const auto found = table.since_unscaled();
+    arrived |= found.arrived;
+    divided |= found.divided;
+  }
+  if (!arrived) return Since::kUnscaled;
+  return divided ? Since::kMixed : Since::kLeftBehind;
 }
 
 void PendingStep::end_inspection() {

@@ -47,6 +47,13 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void set_scale(const at::Tensor& scale);
   /// The same, and gradients that are not of 16 bits are divided by the scale now, in place.
   void unscale_(const at::Tensor& scale);
+  /// What backward has done to the gradients since unscale_().
+  enum class Since {
+    kUnscaled,    // nothing: they are as unscale_() or the program left them
+    kLeftBehind,  // it has made all anew: none of those that unscale_() saw is left
+    kMixed,       // some are divided by the scale, or are sums that are in part
+  };
+  Since since_unscale();
   /// GradScaler::update() without a step: what is recorded now holds only for gradients that nobody
   /// writes to from here on. A step after update() uses them; after zero_grad(false) and a backward
   /// they are others.

@@ -330,6 +330,27 @@ void TensorTable::keep_gradients() {
   }
 }
 
+void TensorTable::note_unscaled() {
+  for (Member& member : members_)
+    member.unscaled = UnscaledGradient(gradient_of(member), arrivals_of(member));
+}
+
+TensorTable::SinceUnscaled TensorTable::since_unscaled() const {
+  SinceUnscaled found;
+  for (const Member& member : members_) {
+    const at::Tensor& gradient = gradient_of(member);
+    if (!gradient.defined()) continue;
+    const UnscaledGradient& then = member.unscaled;
+    const bool is_same = then.is(gradient);
+    const bool arrived =
+        arrivals_of(member) != then.arrivals && !(is_same && version_of(gradient) == then.version);
+    found.arrived |= arrived;
+    // One of 16 bits carries the scale until the step, and so does a sum that begins with it.
+    found.divided |= arrived ? is_same && then.divided : !is_16_bit(gradient.scalar_type());
+  }
+  return found;
+}
+
 void TensorTable::watch_narrow() {
   for (const Member& member : members_) {
     const at::Tensor& gradient = member.held.gradient;

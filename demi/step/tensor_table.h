@@ -61,8 +61,15 @@ class TensorTable {
   /// Divides the gradients that are not of 16 bits by the scale, in place.
   void unscale_wide(const at::Tensor& scale);
 
-  void measure();                // pass 1, and its sums into the state
-  void keep_gradients();         // holds the present gradients until the step ends
+  void measure();         // pass 1, and its sums into the state
+  void keep_gradients();  // holds the present gradients until the step ends
+  void note_unscaled();   // the present gradients were unscaled
+  /// Of the gradients that there are now: whether backward has made or added to one since
+  /// note_unscaled(), and whether one is divided, as a whole or in part.
+  struct SinceUnscaled {
+    bool arrived = false, divided = false;
+  };
+  SinceUnscaled since_unscaled() const;
   void update(Records records);  // decides; unless skipped, pass 2 (with a trust ratio 3, too)
   void end_step();               // lets go of gradients and factors
 
