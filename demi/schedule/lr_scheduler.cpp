@@ -70,6 +70,8 @@ void Scheduler::apply() {
   if (schedule_)
     for (size_t i = 0; i < rates.size(); ++i) rates[i] = schedule_(step_, base_lrs_[i]);
   const double momentum = momentum_ ? momentum_(step_, 0) : 0;
+  if (momentum_)
+    for (auto& group : groups) set_momentum(*group.options().clone(), momentum);  // may be refused
   last_lr_ = rates;
   for (size_t i = 0; i < groups.size(); ++i) {
     if (schedule_) groups[i].options().set_lr(rates[i]);

@@ -11,6 +11,11 @@
 namespace demi::train {
 
 void Setup::make_schedules() {
+  // All optimizers are asked before one of them is touched.
+  for (const auto& optimizer : options.optimizers)
+    for (const auto& group : optimizer->param_groups())
+      if (options.momentum_schedule)
+        optim::lr::set_momentum(*group.options().clone(), options.momentum_schedule(0, 0));
   for (std::size_t i = 0; options.schedule && i < schedules.size(); ++i) {
     const std::vector<double>&base = schedules[i]->base_lrs(), &last = schedules[i]->get_last_lr();
     auto& groups = options.optimizers[i]->param_groups();
