@@ -199,11 +199,41 @@ void Plateau::reduce() {
   }
 }
 
+namespace {
+
+std::string rate_key(std::size_t group) { return "_last_lr." + std::to_string(group); }
+
+/// None: a state of before, which held no rates.
+std::vector<double> rates_in(const StateDict& state, std::size_t groups, const char* where) {
+  std::vector<double> rates;
+  if (!state.contains(rate_key(0))) return rates;
+  for (std::size_t g = 0; g < groups; ++g) {
+    rates.push_back(state_value(state, rate_key(g), where));
+    if (!is_rate(rates.back()))
+      throw UsageError({.where = where,
+                        .what = rate_key(g) + " is no learning rate",
+                        .seen = std::to_string(rates.back()),
+                        .accepted = "0 or more, finite",
+                        .advice = "load a state as state_dict() gave it"});
+  }
+  if (state.contains(rate_key(groups)))
+    throw UsageError({.where = where,
+                      .what = "the state is that of more parameter groups",
+                      .seen = rate_key(groups),
+                      .accepted = std::to_string(groups) + " groups"});
+  return rates;
+}
+
+}  // namespace
+
 StateDict Plateau::state_dict() const {
-  return {{"best", best_},
-          {"num_bad_epochs", static_cast<double>(bad_calls_)},
-          {"cooldown_counter", static_cast<double>(cooldown_left_)},
-          {"last_epoch", static_cast<double>(calls_)}};
+  StateDict state{{"best", best_},
+                  {"num_bad_epochs", static_cast<double>(bad_calls_)},
+                  {"cooldown_counter", static_cast<double>(cooldown_left_)},
+                  {"last_epoch", static_cast<double>(calls_)}};
+  const std::vector<double> rates = rates_of(optimizer_);
+  for (std::size_t g = 0; g < rates.size(); ++g) state[rate_key(g)] = rates[g];
+  return state;
 }
 
 void Plateau::load_state_dict(const StateDict& state) {
@@ -217,6 +247,9 @@ void Plateau::load_state_dict(const StateDict& state) {
                       .accepted = "a number, or an infinity before the first call"});
   const int64_t bad = count("num_bad_epochs"), cooldown = count("cooldown_counter"),
                 calls = count("last_epoch");
+  auto& groups = optimizer_.param_groups();
+  const std::vector<double> rates = rates_in(state, groups.size(), kWhere);
+  for (std::size_t g = 0; g < rates.size(); ++g) groups[g].options().set_lr(rates[g]);
   best_ = best;
   bad_calls_ = bad;
   cooldown_left_ = cooldown;

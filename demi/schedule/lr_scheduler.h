@@ -102,8 +102,9 @@ class DEMI_API Plateau {
 
   /// The best metric so far.
   double best() const { return best_; }
-  /// Counts, best metric and rates, by PyTorch's names, to go on from. Loading throws UsageError
-  /// for an incomplete dict, and then changes nothing.
+  /// Counts, best metric and the groups' rates ("_last_lr.0", ...), by PyTorch's names, to go on
+  /// from. Loading sets the rates, unless a state of an earlier version has none. It throws
+  /// UsageError for an incomplete dict and for another number of rates, and then changes nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

@@ -128,6 +128,34 @@ TEST(Plateau, GoesOnFromItsState) {
   EXPECT_THROW(whole.load_state_dict({{"best", 1}}), UsageError);
 }
 
+// In another process the optimizer begins with the rate of the program.
+TEST(Plateau, BringsItsRatesAlong) {
+  auto sgd = some_sgd(), other = some_sgd();
+  Plateau plateau(sgd, {.patience = 0}), loaded(other, {.patience = 0});
+  for (const double metric : {1.0, 2.0}) plateau.step(metric);
+  const StateDict state = plateau.state_dict();
+  EXPECT_DOUBLE_EQ(state.at("_last_lr.0"), 0.01);
+  loaded.load_state_dict(state);
+  EXPECT_DOUBLE_EQ(other.param_groups()[0].options().get_lr(), 0.01);
+  StateDict earlier = state;  // an earlier version saved none
+  earlier.erase("_last_lr.0");
+  loaded.load_state_dict(earlier);
+  EXPECT_DOUBLE_EQ(other.param_groups()[0].options().get_lr(), 0.01);
+  for (const auto& [key, value] : StateDict{{"_last_lr.0", -1}, {"_last_lr.1", 0.5}}) {
+    StateDict broken = state;
+    broken["best"] = 7;
+    broken[key] = value;
+    EXPECT_THROW(loaded.load_state_dict(broken), UsageError) << key;
+    EXPECT_EQ(loaded.state_dict(), state);
+  }
+}
+
+TEST(Scheduler, ARefusedMomentumLeavesTheRates) {
+  torch::optim::Adagrad adagrad({torch::zeros(1)}, torch::optim::AdagradOptions(0.1));
+  EXPECT_THROW(one_cycle_scheduler(adagrad, {.total_steps = 10, .max_lr = 0.5}), UsageError);
+  EXPECT_EQ(adagrad.param_groups()[0].options().get_lr(), 0.1);
+}
+
 TEST(Scheduler, ASkippedStepDoesNotAdvanceWhenAsked) {
   auto sgd = some_sgd();
   Scheduler schedule(sgd, exponential(0.5));
