@@ -27,6 +27,10 @@ void require_ascending(const std::vector<int64_t>& milestones, const char* where
   require(ascending, where, "the order of milestones", 0, "ascending steps");
 }
 
+void require_at_least_0(double value, const char* where, const char* what) {
+  require(value >= 0 && std::isfinite(value), where, what, value, "0 or more, finite");
+}
+
 /// Half a cosine from `start` at 0 to `end` at 1.
 double half_cosine(double start, double end, double part) {
   return end + (start - end) / 2 * (1 + std::cos(std::numbers::pi * part));
@@ -36,6 +40,7 @@ double half_cosine(double start, double end, double part) {
 
 Schedule step(int64_t step_size, double gamma) {
   require_steps(step_size, "optim.lr.step", "step_size");
+  require_at_least_0(gamma, "optim.lr.step", "gamma");
   return [=](int64_t t, double base) {
     const int64_t whole_steps = t / step_size;
     return base * std::pow(gamma, static_cast<double>(whole_steps));
@@ -44,6 +49,7 @@ Schedule step(int64_t step_size, double gamma) {
 
 Schedule multi_step(std::vector<int64_t> milestones, double gamma) {
   require_ascending(milestones, "optim.lr.multi_step");
+  require_at_least_0(gamma, "optim.lr.multi_step", "gamma");
   return [milestones = std::move(milestones), gamma](int64_t t, double base) {
     const auto reached =
         std::upper_bound(milestones.begin(), milestones.end(), t) - milestones.begin();
@@ -52,11 +58,13 @@ Schedule multi_step(std::vector<int64_t> milestones, double gamma) {
 }
 
 Schedule exponential(double gamma) {
+  require_at_least_0(gamma, "optim.lr.exponential", "gamma");
   return [=](int64_t t, double base) { return base * std::pow(gamma, static_cast<double>(t)); };
 }
 
 Schedule cosine(int64_t t_max, double eta_min) {
   require_steps(t_max, "optim.lr.cosine", "t_max");
+  require_at_least_0(eta_min, "optim.lr.cosine", "eta_min");
   return [=](int64_t t, double base) {
     return half_cosine(base, eta_min, static_cast<double>(t) / static_cast<double>(t_max));
   };
@@ -65,6 +73,7 @@ Schedule cosine(int64_t t_max, double eta_min) {
 Schedule cosine_warm_restarts(int64_t t_0, int64_t t_mult, double eta_min) {
   require_steps(t_0, "optim.lr.cosine_warm_restarts", "t_0");
   require_steps(t_mult, "optim.lr.cosine_warm_restarts", "t_mult");
+  require_at_least_0(eta_min, "optim.lr.cosine_warm_restarts", "eta_min");
   return [=](int64_t t, double base) {
     int64_t length = t_0;
     if (t_mult == 1) t %= t_0;
@@ -91,6 +100,7 @@ Schedule linear(double start_factor, double end_factor, int64_t total_steps) {
 
 Schedule polynomial(int64_t total_steps, double power) {
   require_steps(total_steps, "optim.lr.polynomial", "total_steps");
+  require_at_least_0(power, "optim.lr.polynomial", "power");
   return [=](int64_t t, double base) {
     const double part =
         static_cast<double>(std::min(t, total_steps)) / static_cast<double>(total_steps);
@@ -157,12 +167,14 @@ void check(const OneCycleOptions& options) {
   require_steps(options.total_steps, "optim.lr.one_cycle", "total_steps");
   require(options.pct_start >= 0 && options.pct_start <= 1, "optim.lr.one_cycle", "pct_start",
           options.pct_start, "0 to 1");
-  require(options.max_lr >= 0, "optim.lr.one_cycle", "max_lr", options.max_lr,
-          "0 (the group's own) or more");
+  require(options.max_lr >= 0 && std::isfinite(options.max_lr), "optim.lr.one_cycle", "max_lr",
+          options.max_lr, "0 (the group's own) or more, finite");
   require(options.div_factor > 0, "optim.lr.one_cycle", "div_factor", options.div_factor,
           "above 0");
   require(options.final_div_factor > 0, "optim.lr.one_cycle", "final_div_factor",
           options.final_div_factor, "above 0");
+  require_at_least_0(options.base_momentum, "optim.lr.one_cycle", "base_momentum");
+  require_at_least_0(options.max_momentum, "optim.lr.one_cycle", "max_momentum");
 }
 
 }  // namespace

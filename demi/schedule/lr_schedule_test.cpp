@@ -2,6 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <limits>
+
 #include "demi/core/error.h"
 #include "demi/optim/trajectories_testing.h"
 
@@ -36,6 +39,22 @@ TEST(Schedule, FollowsPyTorch) {
       EXPECT_NEAR(schedule(static_cast<int64_t>(t), kOwnRate), expected[t].get<double>(), 1e-12)
           << name << " at " << t;
   }
+}
+
+TEST(Schedule, NumbersOutOfTheirRangeAreRefused) {
+  const double inf = std::numeric_limits<double>::infinity();
+  for (const double bad : {-1.0, inf, std::nan("")}) {
+    EXPECT_THROW(step(5, bad), UsageError);
+    EXPECT_THROW(multi_step({5}, bad), UsageError);
+    EXPECT_THROW(exponential(bad), UsageError);
+    EXPECT_THROW(cosine(5, bad), UsageError);
+    EXPECT_THROW(cosine_warm_restarts(5, 1, bad), UsageError);
+    EXPECT_THROW(polynomial(5, bad), UsageError);
+    EXPECT_THROW(one_cycle({.total_steps = 5, .max_lr = bad}), UsageError);
+    EXPECT_THROW(one_cycle_momentum({.total_steps = 5, .base_momentum = bad}), UsageError);
+    EXPECT_THROW(one_cycle_momentum({.total_steps = 5, .max_momentum = bad}), UsageError);
+  }
+  EXPECT_EQ(polynomial(5, 0)(5, 1), 1);
 }
 
 TEST(Schedule, OneCycleTakesTheGroupsOwnRateAsPeak) {
