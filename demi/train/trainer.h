@@ -186,10 +186,10 @@ class DEMI_API Trainer {
   void resume(const checkpoint::Checkpoint& from);
 
   /// Trains, and evaluates on `validation` after each epoch if it is given. Reads the device every
-  /// `read_every` steps and for a checkpoint, and not otherwise. Loss scale, moments and averages
-  /// go on from an earlier fit; schedules begin anew. Throws what loaders, callbacks and schedules
-  /// throw, and UsageError or TrainingError as checkpoint::Writer does; history() then has the
-  /// steps that were taken.
+  /// `read_every` steps, after step 3 of a run that may be given up, at the end of an epoch, and
+  /// for a checkpoint. Loss scale, moments and averages go on from an earlier fit; schedules begin
+  /// anew. Throws what loaders, callbacks and schedules throw, and UsageError or TrainingError as
+  /// checkpoint::Writer does; history() then has the steps that were taken.
   History fit(const data::Loader& training, const data::Loader* validation = nullptr);
 
   /// The same on tensors. They are copied to the device, or shared if they are there already. With
