@@ -14,6 +14,7 @@
 #include "demi/checkpoint/run_id.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"
+#include "demi/core/json.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -173,7 +174,13 @@ std::string to_text(const Manifest& manifest) {
 
 Manifest parse_manifest(const std::filesystem::path& file, std::string_view text) {
   const Fault fail{file, kLoad};
-  const json document = json::parse(text, nullptr, /*allow_exceptions=*/false);
+  json document;
+  std::string not_json;
+  try {
+    document = read_json(text);
+  } catch (const JsonError& error) {
+    not_json = error.what();
+  }
   if (const auto version = newer_version(document))
     throw DataError({.where = kLoad,
                      .what = file.string() + " was written by a newer demi",
@@ -184,6 +191,7 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
   if (const std::string expected = closing_of_manifest(text.substr(0, body));
       text.substr(body) != expected)
     fail("the file does not end with its checksum", body, text.substr(body), expected);
+  if (!not_json.empty()) fail("the file is no manifest of a checkpoint", 0, not_json, kKind);
   try {
     if (document.at("format") != json(kKind))
       throw FormatError{"the kind is another", document.at("format").dump()};

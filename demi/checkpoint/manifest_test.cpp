@@ -90,6 +90,9 @@ TEST(Manifest, RefusesOtherContentsWithARightChecksum) {
   EXPECT_THAT(refusal(summed_up(R"({"format_version": 1)")), HasSubstr("no manifest"));
   EXPECT_THAT(refusal(summed_up("[1")), HasSubstr("manifest.json"));
   EXPECT_THAT(refusal(summed_up(std::string(100'000, '['))), HasSubstr("manifest.json"));
+  // A whole document, whose value would be printed, which recurses.
+  const std::string deep = std::string(100'000, '[') + std::string(100'000, ']');
+  EXPECT_THAT(with(deep, "{}", "{}"), HasSubstr("more than 512 deep"));
   EXPECT_THAT(refusal(""), HasSubstr("does not end with its checksum"));
 }
 

@@ -252,6 +252,18 @@ TEST(ArchiveDamage, WithARightChecksumEndsInADataErrorOrAProgram) {
   EXPECT_GT(read, 100);
 }
 
+/// nlohmann's dump() recurses: 100,000 levels ended the process.
+TEST(ArchiveDamage, OfTextThatIsNestedTooDeepEndsInADataError) {
+  for (const char* record : {"models/model.json", "data/weights/model_weights_config.json"})
+    for (const std::size_t depth : {513UL, 100'000UL}) {
+      Contents contents = contents_of(fixture("tiny.pt2"));
+      contents.at(record) = std::string(depth, '[') + std::string(depth, ']');
+      const MemoryFile file(zip_of(contents));
+      EXPECT_THAT([&] { Archive archive(file.path()); },
+                  testing::ThrowsMessage<DataError>(HasSubstr("more than 512 deep")));
+    }
+}
+
 std::string changed(std::string_view record, std::string_view from, std::string_view to) {
   Contents contents = contents_of(fixture("tiny.pt2"));
   std::string& text = contents.at(std::string(record));

@@ -6,6 +6,7 @@
 
 #include "demi/checkpoint/input_file.h"
 #include "demi/core/error.h"
+#include "demi/core/json.h"
 
 namespace demi::imported {
 
@@ -13,8 +14,8 @@ using nlohmann::json;
 
 json parse_json(const Source& source, std::string_view text) {
   try {
-    return json::parse(text);
-  } catch (const json::exception& error) {
+    return read_json(text);
+  } catch (const JsonError& error) {
     refuse<DataError>(
         {.where = "imported.read",
          .what = fmt::format("{}: {} is not JSON", source.file.string(), source.record),

@@ -2,11 +2,13 @@
 
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "demi/core/error.h"
+#include "demi/core/json.h"
 
 namespace demi::huggingface {
 
@@ -28,11 +30,12 @@ struct Wrong {
 inline nlohmann::json read_object(const std::filesystem::path& file) {
   std::ifstream stream(file, std::ios::binary);
   if (!stream) Wrong{file}("the file cannot be read", "no such file", file.filename().string());
+  const std::string text((std::istreambuf_iterator<char>(stream)), {});
   try {
-    nlohmann::json object = nlohmann::json::parse(stream);
+    nlohmann::json object = read_json(text);
     if (!object.is_object()) Wrong{file}("no JSON object", object.type_name(), "an object");
     return object;
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     Wrong{file}("the file is not JSON", error.what(), "a JSON object");
   }
 }

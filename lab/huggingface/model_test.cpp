@@ -232,6 +232,10 @@ TEST_F(Damaged, AConfigThatDemiCannotFollowIsRefusedByName) {
   copy("gpt2");
   std::ofstream(folder() / "config.json") << "{";
   EXPECT_THAT(refusal(), HasSubstr("not JSON"));
+  std::ofstream(folder() / "config.json")
+      << R"({"model_type": "gpt2", "n_head": )" << std::string(100'000, '[')
+      << std::string(100'000, ']') << "}";
+  EXPECT_THAT(refusal(), HasSubstr("more than 512 deep"));
   fs::remove(folder() / "config.json");
   EXPECT_THAT(refusal(), HasSubstr("no such file"));
 }
