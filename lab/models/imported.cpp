@@ -1,5 +1,6 @@
 #include "lab/models/imported.h"
 
+#include <ATen/ops/constant_pad_nd.h>
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
@@ -55,6 +56,14 @@ at::Tensor classes_second(const at::Tensor& output, const at::Tensor& input) {
   return is_of_tokens ? output.transpose(1, 2) : output;
 }
 
+// A batch of texts is as long as its longest, padded with 0. A network of a fixed length, or of a
+// least one, has more of that. In one piece: a graph has views of the strides of its export.
+at::Tensor input_of(const data::Batch& batch, const InputSummary& taken) {
+  const bool are_texts = batch.lengths.defined() && batch.input.dim() == 2;
+  const int64_t missing = are_texts ? taken.sizes[1].least - batch.input.size(1) : 0;
+  return missing > 0 ? at::constant_pad_nd(batch.input, {0, missing}) : batch.input.contiguous();
+}
+
 // Of one that computes its loss: a scalar of input and target.
 std::function<at::Tensor(const data::Batch&)> loss_of(ImportedModel model, const std::string& name,
                                                       const GraphSummary& graph) {
@@ -65,8 +74,8 @@ std::function<at::Tensor(const data::Batch&)> loss_of(ImportedModel model, const
                 "input and target in; a scalar out, or a dict with \"loss\"",
                 "export it so, or leave out --model-output loss and name a --loss");
   if (has_name) model->select_output("loss");
-  return [model, name](const data::Batch& batch) mutable {
-    at::Tensor loss = model->forward(batch.input.contiguous(), batch.target);
+  return [model, name, taken = graph.arguments[0]](const data::Batch& batch) mutable {
+    at::Tensor loss = model->forward(input_of(batch, taken), batch.target);
     if (loss.dim() > 0)
       refuse_file("the loss of " + name + " is no scalar", fmt::format("{} dimensions", loss.dim()),
                   "none: the mean over the batch", "return loss.mean() in Python");
@@ -98,9 +107,9 @@ train::Network make_file(const std::string& name, const GraphSummary& graph,
   else
     model->select_output(std::string(options.output));
   const bool takes_two = graph.arguments.size() == 2;
-  network.forward = [model, takes_two](const data::Batch& batch) mutable {
-    // A graph has views of the strides that it was exported with.
-    const at::Tensor input = batch.input.contiguous();
+  network.forward = [model, takes_two,
+                     taken = graph.arguments[0]](const data::Batch& batch) mutable {
+    const at::Tensor input = input_of(batch, taken);
     return classes_second(takes_two ? model->forward(input, batch.lengths) : model->forward(input),
                           input);
   };

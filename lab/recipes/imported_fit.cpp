@@ -79,6 +79,19 @@ void require_examples(const std::string& name, const InputSummary& input, const 
              "an example of these data");
 }
 
+/// Texts are cut at the longest that the network takes: only where somebody said so.
+void require_length(const std::string& name, const InputSummary& input, const Resolved& run) {
+  if (run.data->kind != data::Kind::texts || !input.sizes[1].has_most()) return;
+  const int64_t most = input.sizes[1].most, said = run.config.max_length;
+  if (said > 0 && said <= most) return;
+  refuse_fit("texts may be longer than " + name + " takes",
+             said > 0 ? fmt::format("--max-length {}", said) : "--max-length 0: all of a text",
+             fmt::format("at most {} words", most),
+             fmt::format("--max-length {} keeps the first of each text; or export the network with "
+                         "a length that may change",
+                         most));
+}
+
 /// The batches of one pass over a set: whole ones, and the last.
 struct Pass {
   const data::Loader* loader;
@@ -111,13 +124,15 @@ void require_batches(const std::string& name, const InputSummary& input, const P
   }
 }
 
-data::Batch zeros_for(const Resolved& run, const InputSummary& input, const DataShape& shape) {
+data::Batch zeros_for(const Resolved& run, const InputSummary& input, const DataShape& shape,
+                      int64_t rows) {
   std::vector<int64_t> sizes = example_sizes(run, shape);
   constexpr int64_t kAnyLength = 8;
-  for (int64_t& size : sizes)
-    if (size < 0) size = kAnyLength;
+  for (std::size_t i = 0; i < sizes.size(); ++i)
+    if (sizes[i] < 0)
+      sizes[i] = std::clamp(kAnyLength, input.sizes[i + 1].least, input.sizes[i + 1].most);
   const SizeSummary& batch = input.sizes.front();
-  sizes.insert(sizes.begin(), std::clamp<int64_t>(2, batch.least, batch.most));
+  sizes.insert(sizes.begin(), std::clamp(rows, batch.least, batch.most));
   const auto dtype = c10::isFloatingType(input.dtype) ? at::kFloat : at::kLong;
   // The greatest number of a word or token: an embedding of fewer fails here.
   const int64_t value = dtype == at::kLong ? std::max<int64_t>(shape.vocabulary - 1, 0) : 0;
@@ -127,11 +142,26 @@ data::Batch zeros_for(const Resolved& run, const InputSummary& input, const Data
   return zeros;
 }
 
-data::Batch with_target(data::Batch batch, const Resolved& run) {
-  if (has_own_loss(run.config))
-    batch.target = run.data->kind == data::Kind::tokens
-                       ? at::zeros_like(batch.input)
-                       : at::zeros({batch.input.size(0)}, batch.input.options().dtype(at::kLong));
+/// With targets as the loaders of these data have them.
+data::Batch with_target(data::Batch batch, const Resolved& run, const DataShape& shape) {
+  if (!has_own_loss(run.config)) return batch;
+  const int64_t rows = batch.input.size(0);
+  const auto numbers = batch.input.options().dtype(at::kFloat),
+             classes = batch.input.options().dtype(at::kLong);
+  switch (run.data->kind) {
+    case data::Kind::tokens:
+      batch.target = at::zeros_like(batch.input);
+      break;
+    case data::Kind::rows:
+      batch.target = at::zeros({rows, run.config.out}, numbers);
+      break;
+    case data::Kind::texts:
+      batch.target =
+          shape.classes == 2 ? at::zeros({rows, 1}, numbers) : at::zeros({rows}, classes);
+      break;
+    case data::Kind::pictures:
+      batch.target = at::zeros({rows}, classes);
+  }
   return batch;
 }
 
@@ -180,16 +210,25 @@ std::vector<std::string> untrained(const train::Network& network, const at::Tens
   return names;
 }
 
+/// Of the batches of training, 1 or more: batch norm does not train on one row.
+int64_t least_rows(const Resolved& run, const Workload& workload) {
+  const std::set<int64_t> sizes =
+      Pass{.loader = workload.train.get(), .batch_size = run.config.batch_size}.sizes();
+  return sizes.contains(1) ? 1 : 2;
+}
+
 std::vector<std::string> try_once(const models::ImportedFile& file, const Resolved& run,
                                   const Workload& workload) {
   const models::Seeded own_numbers(0);  // dropout draws none of the caller's
   const train::Network network = workload.make_network(0);
   const InputSummary& input = file.summary.graphs.front().arguments.front();
-  const data::Batch batch = with_target(zeros_for(run, input, workload.shape), run);
   const auto* model = network.module->as<ImportedModelImpl>();
   std::vector<std::string> notes = model == nullptr ? std::vector<std::string>() : model->notes();
   for (const bool trains : {true, false}) {
     const at::AutoGradMode gradients(trains);
+    const data::Batch batch =
+        with_target(zeros_for(run, input, workload.shape, trains ? least_rows(run, workload) : 2),
+                    run, workload.shape);
     network.module->train(trains);
     const at::Tensor output = network.forward(batch);
     if (!has_own_loss(run.config))
@@ -209,6 +248,7 @@ std::vector<std::string> try_network(const models::ImportedFile& file, const Res
   for (const GraphSummary& graph : file.summary.graphs) {
     const InputSummary& input = graph.arguments.front();
     require_examples(file.info.name, input, run, workload.shape);
+    require_length(file.info.name, input, run);
     const Config& config = run.config;
     const bool trains = &graph == &file.summary.graphs.front(),
                tests = &graph == &file.summary.graphs.back();

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <set>
 #include <string>
 
 #include "demi/core/error.h"
@@ -168,6 +169,65 @@ TEST(NetworkFile, OfTokensHasOneNumberForEach) {
   const at::Tensor output = workload.make_network(0).forward(batch);
   EXPECT_EQ(output.sizes(), (std::vector<int64_t>{batch.input.size(0), 5, 4}));
   expect_misfit([&] { text_of("six", "abcdefghijk"); }, "aten::embedding", "index out of range");
+}
+
+/// Rows whose output the file fixes, and whose targets are real numbers.
+TEST(NetworkFile, ComputesALossOfRows) {
+  const Workload workload = network_workload(
+      "rows_loss.pt2", {"data", "synthetic-rows", "out", "2", "model-output", "loss"});
+  const data::Batch batch = workload.train->batch(0, 0);
+  EXPECT_EQ(workload.make_network(0).forward(batch).dim(), 0);
+  EXPECT_EQ(find_recipe(network_fixture("rows.pt2")).config.out, 2);
+  EXPECT_NO_THROW(network_workload("rows.pt2", {"data", "synthetic-rows", "loss", "mse"}));
+}
+
+Workload text_network(const std::string& file, const data::TestFolder& folder,
+                      std::vector<std::string> words) {
+  folder.write("texts.csv",
+               "label,text\nneg,bad\npos,good good film\npos,good\nneg,bad bad\n"
+               "neg,a bad film that never ends at all\n");
+  const std::string path = (folder.path() / "texts.csv").string();
+  words.insert(words.begin(),
+               {"data", "csv", "train-file", path, "test-file", path, "batch-size", "2"});
+  return network_workload(file, words);
+}
+
+/// texts_of_five.pt2 takes (N, 5): shorter batches are padded, longer texts cut.
+TEST(NetworkFile, OfTextsOfOneLengthHasThemPadded) {
+  const data::TestFolder folder;
+  EXPECT_EQ(find_recipe(network_fixture("texts_of_five.pt2")).config.max_length, 5);
+  const Workload workload = text_network("texts_of_five.pt2", folder, {"loss", "bce"});
+  const auto network = workload.make_network(0);
+  std::set<int64_t> lengths;
+  for (int64_t i = 0; i < workload.train->batches(); ++i) {
+    const data::Batch batch = workload.train->batch(0, i);
+    lengths.insert(batch.input.size(1));
+    EXPECT_EQ(network.forward(batch).sizes(), (std::vector<int64_t>{batch.input.size(0), 1}));
+  }
+  EXPECT_LT(*lengths.begin(), 5) << "nothing was padded";
+  EXPECT_NO_THROW(text_network("texts_of_five.pt2", folder, {"loss", "bce", "max-length", "3"}));
+  for (const char* length : {"0", "6"})
+    expect_misfit(
+        [&] {
+          text_network("texts_of_five.pt2", folder, {"loss", "bce", "max-length", length});
+        },
+        "longer than", "at most 5 words", "--max-length 5");
+}
+
+TEST(NetworkFile, ComputesALossOfTwoClassesOfTexts) {
+  const data::TestFolder folder;
+  const Workload workload = text_network("texts_loss.pt2", folder, {"model-output", "loss"});
+  EXPECT_EQ(workload.make_network(0).forward(workload.train->batch(0, 0)).dim(), 0);
+}
+
+/// modes.pt2 has a batch norm that reads one value a channel of each row.
+TEST(NetworkFile, WithBatchNormIsNotTrainedOnABatchOfOneRow) {
+  const auto rows = [](const std::string& size) {
+    return network_workload("modes.pt2", {"data", "synthetic-rows", "out", "3", "loss", "mse",
+                                          "model-output", "0", "batch-size", size});
+  };
+  EXPECT_NO_THROW(rows("2"));
+  expect_misfit([&] { rows("1"); }, "aten::batch_norm in bn", "batches of two rows or more");
 }
 
 TEST(NetworkFile, ComputesItsLossAndHasNoClassesThen) {

@@ -261,8 +261,15 @@ namespace {
 Config config_of_file(const models::ImportedFile& file) {
   Config c;
   c.model = file.info.name;
-  const auto& sizes = file.summary.graphs.front().arguments.front().sizes;
-  if (sizes.size() < 2 || !sizes.back().is_fixed()) return c;
+  const imported::GraphSummary& graph = file.summary.graphs.front();
+  const auto& sizes = graph.arguments.front().sizes;
+  const bool has_rows = graph.output_sizes.size() == 1 && graph.output_sizes[0].size() == 2;
+  if (file.info.reads == data::Kind::rows && has_rows && graph.output_sizes[0][1].is_fixed())
+    c.out = graph.output_sizes[0][1].least;
+  if (sizes.size() < 2) return c;
+  if (file.info.reads == data::Kind::texts && sizes.back().has_most())
+    c.max_length = sizes.back().most;
+  if (!sizes.back().is_fixed()) return c;
   constexpr int64_t kLeastPicture = 32;  // of the setting; smaller data sets have their own
   if (file.info.reads == data::Kind::pictures && sizes.back().least >= kLeastPicture)
     c.image_size = sizes.back().least;
