@@ -1,7 +1,10 @@
 #include "lab/data/fetch.h"
 
 #include <curl/curl.h>
+#include <fcntl.h>
 #include <fmt/format.h>
+#include <sys/file.h>
+#include <sys/stat.h>
 
 #include <cerrno>
 #include <cstdio>
@@ -24,6 +27,28 @@ struct Transfer {
 };
 
 using File = std::unique_ptr<std::FILE, int (*)(std::FILE*)>;
+
+/// The part, to be written at its end, and locked while it is open: a second process that fetches
+/// the same file waits here. On a file system without locks nobody waits.
+File locked(const fs::path& part) {
+  for (;;) {
+    File out(std::fopen(part.c_str(), "ab"), std::fclose);
+    if (!out)
+      throw TrainingError(
+          {.where = "data.fetch",
+           .what = part.string() + " cannot be written",
+           .seen = std::strerror(errno),
+           .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
+    while (::flock(::fileno(out.get()), LOCK_EX) != 0 && errno == EINTR) {
+    }
+    struct stat opened {
+    }, named{};
+    // Whoever had it before may have renamed or removed it.
+    if (::fstat(::fileno(out.get()), &opened) == 0 && ::stat(part.c_str(), &named) == 0 &&
+        opened.st_ino == named.st_ino && opened.st_dev == named.st_dev)
+      return out;
+  }
+}
 
 int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_off_t) {
   const auto& transfer = *static_cast<Transfer*>(user);
@@ -74,15 +99,13 @@ void fetch(const std::string& url, const fs::path& file, const std::string& md5,
            const FetchProgress& progress) {
   const fs::path part = file.string() + ".part";
   Transfer transfer{.url = url, .part = part, .progress = progress};
-  if (fs::exists(part)) transfer.have = static_cast<int64_t>(fs::file_size(part));
+  const File out = locked(part);
+  if (fs::exists(file) && md5_of_file(file) == md5) {  // another process has fetched it meanwhile
+    fs::remove(part);
+    return;
+  }
+  transfer.have = static_cast<int64_t>(fs::file_size(part));
   if (transfer.have == 0 || md5_of_file(part) != md5) {
-    const File out(std::fopen(part.c_str(), "ab"), std::fclose);
-    if (!out)
-      throw TrainingError(
-          {.where = "data.fetch",
-           .what = part.string() + " cannot be written",
-           .seen = std::strerror(errno),
-           .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
     CURLcode code = CURLE_OK;
     std::string message;
     const long status = request(transfer, out.get(), code, message);

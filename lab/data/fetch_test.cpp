@@ -9,6 +9,7 @@
 #include <atomic>
 #include <functional>
 #include <thread>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "lab/data/folder_testing.h"
@@ -133,6 +134,33 @@ TEST(Fetch, GoesOnWhereItBrokeOff) {
   fetch(server.url(), folder / "x", md5(kContent));
   EXPECT_EQ(contents(folder / "x"), kContent);
   EXPECT_EQ(server.bytes_sent(), static_cast<int64_t>(kContent.size()));  // no byte twice
+}
+
+TEST(Fetch, OfTwoAtOnceOneWaitsForTheOther) {
+  for (int time = 0; time < 5; ++time) {
+    const TestFolder folder;
+    const Server server(kContent);
+    std::atomic<int> begun = 0;
+    std::vector<std::string> errors(2);
+    std::vector<std::thread> both;
+    for (std::string& said : errors)
+      both.emplace_back([&] {
+        ++begun;
+        const auto once_both_have_begun = [&](int64_t, int64_t) {
+          while (begun < 2) std::this_thread::yield();
+        };
+        try {
+          fetch(server.url(), folder / "x", md5(kContent), once_both_have_begun);
+        } catch (const std::exception& error) {
+          said = error.what();
+        }
+      });
+    for (std::thread& one : both) one.join();
+    EXPECT_THAT(errors, testing::Each(""));
+    EXPECT_EQ(contents(folder / "x"), kContent);
+    EXPECT_FALSE(std::filesystem::exists(folder / "x.part"));
+    EXPECT_EQ(server.bytes_sent(), static_cast<int64_t>(kContent.size()));
+  }
 }
 
 TEST(Fetch, StartsAgainWhereTheServerKnowsNoRanges) {

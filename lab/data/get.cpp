@@ -97,7 +97,11 @@ fs::path get_data_set(std::string_view name, const fs::path& data_dir,
         if (progress) progress(download.file, have, total);
       });
     if (!set.unpacks) continue;
-    unpack(file, folder);
+    try {
+      unpack(file, folder);
+    } catch (...) {
+      if (!fs::exists(folder)) throw;  // another process has unpacked it
+    }
     fs::remove(file);
   }
   return find_data_set(name, root);
