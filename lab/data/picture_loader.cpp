@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -141,7 +142,9 @@ Batch PictureLoader::batch(int64_t epoch, int64_t position) const {
   const int64_t first = order_.place(position), count = chosen.numel();
   at::Tensor images = at::empty({count, 3, options_.size, options_.size}, at::kByte,
                                 c10::MemoryFormat::ChannelsLast);
+  const bool infers = c10::InferenceMode::is_enabled();  // which a thread does not inherit
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    const c10::InferenceMode mode(infers);
     const at::NoGradGuard no_grad_here;
     for (int64_t i = begin; i < end; ++i) {
       images.narrow(0, i, 1).copy_(picture(file[i], epoch, first + i));

@@ -1,6 +1,8 @@
 #include "lab/data/picture_loader.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/InferenceMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -174,6 +176,20 @@ TEST_F(PictureLoaderTest, OptionsOutOfRangeAreRefused) {
   options = plain(8);
   options.mean = {0.5};
   EXPECT_THROW(loader(options), UsageError);
+}
+
+TEST_F(PictureLoaderTest, MakesTheSameBatchInInferenceMode) {
+  const int threads = at::get_num_threads();
+  at::set_num_threads(3);
+  const PictureLoader pictures = loader(plain(28));
+  const Batch expected = pictures.batch(0, 0);
+  {
+    const c10::InferenceMode mode;
+    const Batch batch = pictures.batch(0, 0);
+    EXPECT_TRUE(batch.input.is_inference());
+    EXPECT_TRUE(at::equal(batch.input, expected.input));
+  }
+  at::set_num_threads(threads);
 }
 
 // torchvision's transforms were run on pictures of these sizes (tests/fixtures/pictures/make.py).
