@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <fstream>
+#include <nlohmann/json.hpp>
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
@@ -135,6 +136,42 @@ TEST(BytePairForms, SayWhatDoesNotAgree) {
   EXPECT_THAT(form.complaint(), HasSubstr("add_prefix_space is not that of tokenizer.json"));
   form.write("tokenizer_config.json", R"({"eos_token": "<end>"})");
   EXPECT_THAT(form.complaint(), HasSubstr("a special token has no number; seen: <end>"));
+}
+
+// A field of another type is damage, and nothing else.
+TEST(BytePairForms, WithFieldsOfOtherTypesAreReadOrRefused) {
+  using nlohmann::json;
+  const json values[] = {nullptr,
+                         true,
+                         3,
+                         -1e99,
+                         "x",
+                         json::array(),
+                         json::object(),
+                         {{"content", 3}},
+                         {{"x", {{"content", "x"}}}},
+                         json::array({json::object()}),
+                         json::array({"x", nullptr})};
+  for (const char* name : {"transformers_4_python", "transformers_5"}) {
+    const Form form(name);
+    for (const char* file : {"tokenizer_config.json", "special_tokens_map.json",
+                             "added_tokens.json", "tokenizer.json"}) {
+      if (!fs::exists(form.folder() / file)) continue;
+      const json whole = json::parse(std::ifstream(form.folder() / file));
+      for (const auto& [field, unused] : whole.items())
+        for (const json& value : values) {
+          json changed = whole;
+          changed[field] = value;
+          form.write(file, changed.dump());
+          EXPECT_NO_THROW(form.complaint()) << file << ": " << field << " = " << value;
+        }
+      for (const json& value : values) {
+        form.write(file, value.dump());
+        EXPECT_NO_THROW(form.complaint()) << file << ": " << value;
+      }
+      form.write(file, whole.dump());
+    }
+  }
 }
 
 TEST(BytePairForms, NameAPointerOfGitLfs) {

@@ -4,7 +4,9 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <fstream>
+#include <random>
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
@@ -99,6 +101,30 @@ TEST_F(DamagedTokenFile, IsRefusedWhereverItEnds) {
   EXPECT_THAT(with("m.bin", "\1\1\1\1"), HasSubstr("ends within its sequences"));
   EXPECT_THAT(with("p.bin", "version https://git-lfs.github.com/spec/v1\noid sha256:1\nsize 8\n"),
               HasSubstr("git lfs pull"));
+}
+
+// A form is found, or DataError says what is wrong: nothing else, and no byte beyond the file.
+TEST_F(DamagedTokenFile, IsReadOrRefusedWhateverItsFirstBytesAre) {
+  std::mt19937 random(1);
+  fs::copy(token_fixture("megatron_uint16.idx"), folder_ / "m.idx");
+  for (const char* name : {"int64.npy", "llm_c_gpt2.bin", "megatron_uint16.bin", "archive.npz"}) {
+    const std::string whole = content_of_fixture(name);
+    for (int i = 0; i < 60; ++i) {
+      std::string changed = whole.substr(0, i % 3 == 0 ? random() % whole.size() : whole.size());
+      for (std::size_t j = 0; j < 3 && !changed.empty(); ++j)
+        changed[random() % std::min<std::size_t>(changed.size(), 130)] =
+            static_cast<char>(random() % 256);
+      EXPECT_NO_THROW(with(i % 2 == 0 ? "m.bin" : "a.npy", changed));
+    }
+  }
+  const std::string index = content_of_fixture("megatron_uint16.idx");
+  std::ofstream(folder_ / "m.bin", std::ios::binary) << content_of_fixture("megatron_uint16.bin");
+  for (int i = 0; i < 60; ++i) {
+    std::string changed = index.substr(0, i % 3 == 0 ? random() % index.size() : index.size());
+    if (!changed.empty()) changed[random() % changed.size()] = static_cast<char>(random() % 256);
+    std::ofstream(folder_ / "m.idx", std::ios::binary) << changed;
+    EXPECT_NO_THROW(token_complaint(folder_ / "m.bin"));
+  }
 }
 
 // A number below 0 is none, and is seen when it is read.
