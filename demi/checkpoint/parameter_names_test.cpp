@@ -255,6 +255,16 @@ TEST(ParameterNames, AValueBeyondFp16IsRefusedByItsTensor) {
               AllOf(HasSubstr("a value of 2.bias is beyond"), HasSubstr("seen: -65520")));
 }
 
+TEST(ParameterNames, ACountOfBatchesMayBeBeyondFp16) {
+  torch::nn::BatchNorm1d whole(2), half(2);
+  whole->num_batches_tracked.fill_(100'000);
+  half->to(at::kHalf);
+  NamedTensors saved;
+  for (const auto& item : whole->named_parameters()) saved[item.key()] = item.value().detach();
+  for (const auto& item : whole->named_buffers()) saved[item.key()] = item.value();
+  EXPECT_NO_THROW(restore({.model = saved}, {.models = {half.get()}, .random = false}));
+}
+
 class ParameterNamesFile : public CheckpointFolder {};
 
 TEST_F(ParameterNamesFile, AreInTheManifest) {
