@@ -192,6 +192,22 @@ void require_tokenizer(const Refusal& refuse, const Json& input) {
            fmt::format("{} {}", kTokenizer, kTokenizerVersion), "update demi");
 }
 
+/// Sizes beyond what a run may have would be asked of the memory; a std without its mean would
+/// leave pictures half normalised.
+void require_pictures(const Refusal& refuse, const ModelDescription& model) {
+  constexpr int64_t kMost = 1 << 15;  // --image-size
+  if (model.input.kind != Kind::pictures) return;
+  const auto& [channels, size] = std::pair(model.shape.channels, model.shape.size);
+  if (channels < 1 || channels > kMost || size < 1 || size > kMost)
+    refuse("its demi.model has pictures of a size that no run has",
+           fmt::format("{} channels of {} x {}", channels, size, size),
+           fmt::format("1 to {} each", kMost));
+  if (model.input.mean.size() != model.input.std.size())
+    refuse("its demi.model has a mean without a std, or the other way round",
+           fmt::format("{} and {} values", model.input.mean.size(), model.input.std.size()),
+           "as many of both");
+}
+
 std::vector<std::string> words_of_vocabulary(std::string_view text) {
   std::vector<std::string> words;
   words.reserve(static_cast<std::size_t>(std::ranges::count(text, ' ')) + 1);
@@ -241,6 +257,7 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
     const Json json = Json::parse(text_of(refuse, metadata, "demi.model"));
     require_tokenizer(refuse, json.at("input"));
     texts.description = description_of(json);
+    require_pictures(refuse, *texts.description);
     const std::string& name = texts.description->network.model;
     if (!models::is_network_file(name)) models::find_model(name);
   } catch (const nlohmann::json::exception& error) {

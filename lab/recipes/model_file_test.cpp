@@ -183,6 +183,20 @@ TEST_F(ModelFileTest, TextsThatContradictEachOtherAreRefused) {
   }
 }
 
+TEST_F(ModelFileTest, OfPicturesThatNoRunHasIsRefused) {
+  const auto with = [&](int64_t channels, int64_t size, std::vector<double> mean) {
+    ModelDescription model = of_texts(3);
+    model.network.model = "simple-cnn";
+    model.shape = {.channels = channels, .size = size};
+    model.input = {.kind = data::Kind::pictures, .mean = std::move(mean), .std = {0.5, 0.5, 0.5}};
+    return complaint(save(model_texts(model, nullptr)));
+  };
+  EXPECT_EQ(with(3, 32, {0, 0, 0}), "no DataError");
+  EXPECT_THAT(with(3, int64_t{1} << 40, {0, 0, 0}), HasSubstr("3 channels of 1099511627776 x"));
+  EXPECT_THAT(with(0, 32, {0, 0, 0}), HasSubstr("0 channels"));
+  EXPECT_THAT(with(3, 32, {}), HasSubstr("seen: 0 and 3 values"));
+}
+
 TEST_F(ModelFileTest, WithoutTheseTextsIsAnOlderFile) {
   const ModelTexts read = read_model_texts(save({}));
   EXPECT_FALSE(read.description);
