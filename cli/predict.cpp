@@ -171,6 +171,22 @@ void predict_all(const PredictArguments& a) {
   if (const int code = code_of(counts); code != kDone) throw Exit{code};
 }
 
+// What was left out is 0 and empty: what is given is not.
+void require_given_values(const CLI::App& command, const PredictArguments& a) {
+  const auto refuse_if = [&](const char* option, bool is_none, const std::string& seen,
+                             const char* accepted) {
+    if (command.count(option) > 0 && is_none)
+      throw UsageError({.where = option,
+                        .what = "no value, as of a variable of the shell that is not set",
+                        .seen = seen,
+                        .accepted = accepted,
+                        .advice = "leave it out for the default"});
+  };
+  refuse_if("--csv", a.column.empty(), "\"\"", "the heading of a column");
+  refuse_if("--top-k", a.options.top_k == 0, "0", "1 to the model's classes");
+  refuse_if("--batch-size", a.options.batch_size == 0, "0", "1 to 1048576");
+}
+
 }  // namespace
 
 void add_predict(CLI::App& app) {
@@ -204,7 +220,8 @@ void add_predict(CLI::App& app) {
       ->capture_default_str();
   a->output.add_to(*command);
   command->add_flag("--json-lines", a->json_lines, "Print a line of JSON for each input");
-  command->callback([a] {
+  command->callback([a, command] {
+    require_given_values(*command, *a);
     for (std::string* text : {&a->file, &a->column}) *text = literal(*text);
     for (std::string& input : a->inputs) input = literal(input);
     predict_all(*a);

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include <fstream>
+#include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -22,11 +24,18 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Other programs have a config.json, too.
+bool is_run(const fs::path& folder) {
+  std::ifstream file(folder / "config.json", std::ios::binary);
+  const auto record = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  return record.is_object() ? record.contains("recipe") : fs::exists(folder / "config.json");
+}
+
 // The recipe of the run folder that a path is in; empty: there is none.
 std::string recipe_around(fs::path path) {
   constexpr int kDeepest = 4;  // RUN/checkpoints/fp32/step-00000400
   for (int i = 0; i < kDeepest; ++i, path = path.parent_path())
-    if (fs::exists(path / "config.json")) return recipes::read_run_record(path).recipe;
+    if (is_run(path)) return recipes::read_run_record(path).recipe;
   return "";
 }
 

@@ -78,6 +78,11 @@ TEST_F(PredictProgram, WhatIsAskedWrongly) {
   EXPECT_EQ(run({"predict", file_, "a", "--json", "--json-lines"}).code, 2);
   EXPECT_EQ(run({"predict", file_, "a", "--top-k", "3"}).code, 2);
   EXPECT_EQ(run({"predict", file_}).code, 2);
+  for (const char* option : {"--csv=", "--top-k=0", "--batch-size=0"}) {
+    const Outcome none = run({"predict", file_, (folder_ / "t.csv").string(), option});
+    EXPECT_EQ(none.code, 2) << option;
+    EXPECT_THAT(none.err, HasSubstr("leave it out for the default")) << option;
+  }
   EXPECT_EQ(run({"predict", (folder_ / "absent").string(), "a"}).code, 3);
 }
 
