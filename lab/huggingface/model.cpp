@@ -30,7 +30,8 @@ std::string text_of(const std::vector<int64_t>& shape) {
 class Source {
  public:
   Source(NamedTensors tensors, const GPTOptions& options)
-      : tensors_(std::move(tensors)), prefix_(prefix_in(tensors_, options.form)) {}
+      : tensors_(without_wrappers(std::move(tensors))),
+        prefix_(prefix_in(tensors_, options.form)) {}
 
   /// Undefined if it does not fit.
   at::Tensor take(const std::string& name, const std::vector<int64_t>& shape) {
@@ -62,6 +63,18 @@ class Source {
   }
 
  private:
+  /// Without what torch.compile and DataParallel put into names.
+  static NamedTensors without_wrappers(NamedTensors tensors) {
+    NamedTensors plain;
+    for (auto& [name, tensor] : tensors) {
+      std::string rest = name;
+      for (const std::string_view wrapper : {"module.", "_orig_mod.", "module."})
+        if (rest.starts_with(wrapper)) rest.erase(0, wrapper.size());
+      plain.emplace(std::move(rest), tensor);
+    }
+    return plain.size() == tensors.size() ? plain : tensors;
+  }
+
   static std::string prefix_in(const NamedTensors& tensors, models::GPTForm form) {
     const std::string_view prefix = prefix_of(form);
     const bool has = std::ranges::any_of(
@@ -94,6 +107,9 @@ std::string first_of(const std::vector<std::string>& misfits) {
   const auto end = misfits.begin() + std::min<std::ptrdiff_t>(kShown, std::ssize(misfits));
   std::string text = fmt::format("{}", fmt::join(misfits.begin(), end, "; "));
   if (misfits.size() > kShown) text += fmt::format("; and {} more", misfits.size() - kShown);
+  // What is left of the file comes last: it says whose names these are.
+  if (misfits.size() > kShown && misfits.back().ends_with("is of no part of the model"))
+    text += ", as " + misfits.back();
   return text;
 }
 

@@ -278,6 +278,27 @@ TEST_F(Damaged, TensorsThatContradictTheConfigAreRefused) {
               HasSubstr("Meta's names"));
 }
 
+TEST_F(Damaged, NamesOfPytorchsWrappersAreRead) {
+  copy("llama_tied");
+  const NamedTensors whole = checkpoint::load_safetensors(folder() / "model.safetensors").tensors;
+  for (const char* wrapper : {"_orig_mod.", "module.", "module._orig_mod.", "_orig_mod.module."}) {
+    NamedTensors all;
+    for (const auto& [name, tensor] : whole) all[wrapper + name] = tensor;
+    checkpoint::save_safetensors(folder() / "model.safetensors", all);
+    EXPECT_EQ(read_model(folder()).weights.size(),
+              read_model(kModels / "llama_tied").weights.size())
+        << wrapper;
+  }
+  EXPECT_THAT(
+      with_tensors("gpt2",
+                   [](NamedTensors& all) {
+                     NamedTensors others;
+                     for (const auto& [name, tensor] : all) others["net." + name] = tensor;
+                     all = others;
+                   }),
+      AllOf(HasSubstr("is missing"), HasSubstr("more, as net.transformer.wte.weight is of")));
+}
+
 // Older files of tied models hold the head, too.
 TEST_F(Damaged, AHeadThatIsTheEmbeddingIsAccepted) {
   copy("llama_tied");
