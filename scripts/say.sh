@@ -24,8 +24,15 @@ need_space() {
   [ "$free" -ge "$2" ] || die "no disk space for $3: $2 MiB needed at $1, $free MiB free"
 }
 
-# cache_dir: where downloads are kept (cmake/LibTorch.cmake looks in the same place).
-cache_dir() { printf '%s\n' "${DEMI_CACHE:-${XDG_CACHE_HOME:-${HOME}/.cache}/demi}"; }
+# cache_dir: where downloads are kept (cmake/LibTorch.cmake and the program look in the same place). An empty variable is none. A relative
+# DEMI_CACHE would be another folder wherever one stands; a relative XDG_CACHE_HOME does not count, as its specification says.
+cache_dir() {
+  local home=${XDG_CACHE_HOME:-}
+  [[ $home == /* ]] || home=${HOME:+$HOME/.cache}
+  [ -n "${DEMI_CACHE:-$home}" ] || die "no folder for what is fetched: neither DEMI_CACHE nor HOME is set; set DEMI_CACHE to an absolute path"
+  [[ ${DEMI_CACHE:-/} == /* ]] || die "DEMI_CACHE=$DEMI_CACHE is a relative path; set it to an absolute one, such as $PWD/$DEMI_CACHE"
+  printf '%s\n' "${DEMI_CACHE:-$home/demi}"
+}
 
 # compilers_at_once: DEMI_JOBS, or as many as there are cores and memory for. A torch source file takes up to 2 GB to compile.
 compilers_at_once() {

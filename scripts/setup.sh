@@ -184,7 +184,7 @@ fetch_libtorch() {
   mkdir -p "$part/tmp" 2>"$log" || failed "making $part"
   pip_into "$part/new" --no-deps "torch==$version" || failed "fetching LibTorch $version with pip"
   mapfile -t names < <(nvidia_requirements "$part/new/torch-$version"*.dist-info/METADATA)
-  if [ ${#names[@]} -gt 0 ]; then
+  if [ -n "${names[*]}" ]; then
     pip_into "$part/cuda" "${names[@]}" || failed "fetching LibTorch's CUDA libraries with pip"
     mv "$part/cuda/nvidia" "$part/cuda"/*.dist-info "$part/new/"
   fi
@@ -202,6 +202,7 @@ fetch_libtorch() {
 # With a GPU the CUDA libraries belong to it.
 libtorch_is_whole() {
   [ -e "$dir/torch/lib/libtorch_cpu.so" ] || return 1
+  [ -e "$dir/torch/lib/libtorch_cuda.so" ] || return 0  # a wheel for CPUs, of an index of the user's
   ! has_gpu || compgen -G "$dir/nvidia/*/lib/libcublas.so.*" >/dev/null
 }
 
