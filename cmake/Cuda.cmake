@@ -52,7 +52,9 @@ function(demi_cuda_plugin target source)
             -o ${library} ${source}
     DEPENDS ${source} DEPFILE ${library}.d COMMENT "Building CUDA plugin lib${target}.so" VERBATIM)
   add_custom_target(${target} ALL DEPENDS ${library})
-  install(FILES ${library} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  if(DEMI_INSTALL)
+    install(FILES ${library} DESTINATION ${CMAKE_INSTALL_LIBDIR})
+  endif()
 endfunction()
 
 # demi_cuda_program(TARGET SOURCE OBJECT_LIBRARY... HOST_SOURCE...): a program of one .cu file and what it links, in the root of

@@ -49,8 +49,21 @@ else()
     set(_demi_torch_to \"\${CMAKE_INSTALL_PREFIX}/${CMAKE_INSTALL_LIBDIR}/demi\")")
   install(SCRIPT ${CMAKE_CURRENT_LIST_DIR}/InstallLibTorch.cmake)
 endif()
-install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md
+install(FILES ${PROJECT_SOURCE_DIR}/LICENSE ${PROJECT_SOURCE_DIR}/NOTICE ${PROJECT_SOURCE_DIR}/CHANGELOG.md ${PROJECT_SOURCE_DIR}/docs/licences.md
         DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# The licences of what is compiled in, as Debian's packages have them. Other systems keep them elsewhere: licences.md names them.
+foreach(_package libfmt-dev nlohmann-json3-dev libcli11-dev)
+  if(EXISTS /usr/share/doc/${_package}/copyright)
+    install(FILES /usr/share/doc/${_package}/copyright DESTINATION ${CMAKE_INSTALL_DOCDIR}/licences RENAME ${_package}.txt)
+  endif()
+endforeach()
+# For Python: exporting a network, and checkpoints both ways. A wheel has them as modules of its package, too.
+set(_demi_python ${PROJECT_SOURCE_DIR}/scripts/demi_export.py ${PROJECT_SOURCE_DIR}/scripts/demi_checkpoint.py)
+install(FILES ${_demi_python} DESTINATION ${CMAKE_INSTALL_DATADIR}/demi/python)
+if(DEFINED SKBUILD_PROJECT_VERSION_FULL)
+  install(FILES ${PROJECT_SOURCE_DIR}/scripts/demi_export.py DESTINATION . RENAME export.py)
+  install(FILES ${PROJECT_SOURCE_DIR}/scripts/demi_checkpoint.py DESTINATION . RENAME checkpoint.py)
+endif()
 
 install(EXPORT demi NAMESPACE demi:: FILE demiTargets.cmake DESTINATION ${_demi_package})
 if(TARGET demi_lab)
@@ -83,10 +96,16 @@ set(_demi_pc_includes " -isystem \${torch_includedir}/torch/csrc/api/include")
 if(NOT DEMI_LIBTORCH_INCLUDE_DIR IN_LIST CMAKE_CXX_IMPLICIT_INCLUDE_DIRECTORIES)
   string(PREPEND _demi_pc_includes " -isystem \${torch_includedir}")
 endif()
+if(DEMI_RELOCATABLE)  # pkg-config cannot ask which of the two is there
+  string(APPEND _demi_pc_includes " -isystem \${prefix}/../libtorch/include -isystem \${prefix}/../libtorch/include/torch/csrc/api/include")
+endif()
 set(_demi_pc_folders "")
 if(NOT DEMI_LIBTORCH_LIBRARY_DIR IN_LIST CMAKE_CXX_IMPLICIT_LINK_DIRECTORIES)
   # The copy that cmake --install may make comes first.
   set(_demi_pc_folders " -L\${torch_libdir} -Wl,-rpath,\${libdir}/demi -Wl,-rpath,\${torch_libdir}")
+endif()
+if(DEMI_RELOCATABLE)
+  string(APPEND _demi_pc_folders " -L\${prefix}/../libtorch/lib -Wl,-rpath,\${prefix}/../libtorch/lib")
 endif()
 foreach(_folder ${DEMI_LIBTORCH_NEEDED_DIRS})
   if(DEMI_RELOCATABLE)  # the same packages of NVIDIA's beside the same torch

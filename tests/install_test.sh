@@ -31,6 +31,12 @@ torch=$(sed -n 's/^set(_demi_built_with_library_dir "\(.*\)")/\1/p' "$build/demi
 for written in man/man1/demi.1 bash-completion/completions/demi zsh/site-functions/_demi fish/vendor_completions.d/demi.fish; do
   [ -s "$work/prefix/share/$written" ] || fail "share/$written is not installed"
 done
+for installed in demi/python/demi_export.py demi/python/demi_checkpoint.py doc/demi/licences.md; do
+  [ -s "$work/prefix/share/$installed" ] || fail "share/$installed is not installed"
+done
+for package in libfmt-dev nlohmann-json3-dev libcli11-dev; do
+  [ ! -e "/usr/share/doc/$package/copyright" ] || [ -s "$work/prefix/share/doc/demi/licences/$package.txt" ] || fail "the licence of $package is not installed"
+done
 if [ "$(id -u)" = 0 ]; then
   # As somebody who may not read the installer's home.
   setpriv --reuid=65534 --regid=65534 --clear-groups env -i HOME=/ PATH=/usr/bin:/bin "$work/prefix/bin/demi" --version ||

@@ -69,6 +69,8 @@ says 2 "there is no LibTorch at $work/opt/torch or $work/opt/libtorch" "$demi" -
 says 2 "which has no lib/libtorch_cpu.so" env DEMI_LIBTORCH="$work" "$demi" --version
 says 2 "demi was compiled against LibTorch $version, and $work/another is 2.99" env DEMI_LIBTORCH="$work/another" "$demi" --version
 says 0 "demi 0" env DEMI_LIBTORCH="$libtorch" "$demi" --version
+says 2 "nor in LD_LIBRARY_PATH" env LD_LIBRARY_PATH=/usr/lib:/nowhere "$demi" --version
+says 0 "demi 0" env LD_LIBRARY_PATH="/nowhere:$libtorch/lib" "$demi" --version
 ln -s "$demi" "$work/link"
 says 0 "demi 0" env DEMI_LIBTORCH="$libtorch" "$work/link" --version
 cp -r "$source/tests/consumer/find_package" "$work/project"
@@ -84,6 +86,16 @@ says 2 "libexec/demi is missing" env DEMI_LIBTORCH="$libtorch" "$demi" --version
 mv "$work/moved" "$prefix/libexec/demi"
 rm "$prefix"/lib/libdemi.so
 says 1 "libdemi.so" configure --fresh "-DDEMI_LIBTORCH=$libtorch"
+
+# pkg-config finds LibTorch under both of its names.
+for name in torch libtorch; do
+  for flag in --cflags --libs; do
+    PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$flag" demi | grep -qE "/\.\./$name/(include|lib)( |$)" || fail "demi.pc does not look in $name: $flag"
+  done
+done
+for file in share/demi/python/demi_export.py share/doc/demi/licences.md share/doc/demi/licences/libcli11-dev.txt; do
+  [ -s "$prefix/$file" ] || fail "$file is not in the package"
+done
 
 # The wheel in a Python whose torch is missing, of another version, or half there.
 python3 -m venv "$work/venv"
@@ -101,3 +113,6 @@ sed -i "s/2.99.0/$version.9/" "$site/torch-2.99.0.dist-info/METADATA"
 rm "$site/torch/lib/libtorch_cpu.so"
 says 2 "has no lib/libtorch_cpu.so" "$demi" --version
 says 2 "python -m demi_torch --cmake-prefix" "$work/venv/bin/python" -m demi_torch
+for module in export checkpoint; do
+  cmp -s "$source/scripts/demi_$module.py" "$site/demi_torch/$module.py" || fail "demi_torch.$module is not scripts/demi_$module.py"
+done

@@ -5,8 +5,11 @@
     python -m demi_torch --libtorch         the torch that demi uses
     python -m demi_torch --version
     python -m demi_torch run ARGUMENTS      the program, which is also installed as `demi`
+    python -m demi_torch export ...         a network of Python's as a .pt2 file; in a program: from demi_torch import export
+    python -m demi_torch checkpoint ...     checkpoints to and from torch.save's files; from demi_torch import checkpoint
 """
 
+import importlib
 import os
 import sys
 
@@ -41,6 +44,9 @@ def _failed(text):
 def main(arguments):
     if arguments and arguments[0] == "run":
         run_program(arguments[1:])
+    if arguments and arguments[0] in ("export", "checkpoint"):
+        sys.argv = [f"demi_torch {arguments[0]}", *arguments[1:]]
+        return importlib.import_module(f"demi_torch.{arguments[0]}").main()
     answers = {
         "--cmake-prefix": demi_torch.prefix,
         "--pkg-config": lambda: demi_torch.prefix() / "lib" / "pkgconfig",
