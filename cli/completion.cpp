@@ -3,6 +3,7 @@
 
 #include <cstdio>
 #include <memory>
+#include <set>
 #include <sstream>
 #include <string>
 #include <vector>
@@ -15,26 +16,35 @@
 namespace demi::cli {
 namespace {
 
-// What stands for the value of an option or an argument, where it is one of few.
+// Usual values of options and arguments that have no list.
 struct Values {
   const char* option;
   const char* words;
 };
-constexpr Values kValues[] = {
+constexpr Values kUsual[] = {
     {"--device", "auto cpu cuda"},
     {"--precision", "mixed fp32 tf32 bf16 fp16 bf16-true fp16-true fp64"},
     {"--runs", "fp32,bf16 fp32,fp16 fp32,bf16,fp16"},
-    {"--weight-mode", "master split split24 stochastic"},
-    {"--moments", "fp32 bf16 int8"},
-    {"--recompute", "none blocks products"},
     {"--resume", "auto"},
     {"SHELL", "bash zsh fish"},
 };
 
+// The values of an option or an argument; "" where they are not known.
 std::string values_of(const std::string& name) {
-  for (const Values& values : kValues)
-    if (name == values.option) return values.words;
+  for (const Values& usual : kUsual)
+    if (name == usual.option) return usual.words;
+  for (const recipes::Setting& setting : recipes::settings())
+    if (name == "--" + setting.name) return fmt::format("{}", fmt::join(setting.accepted, " "));
   return "";
+}
+
+// The options of all commands that take a value.
+std::set<std::string> options_with_values(const CommandInfo& root) {
+  std::set<std::string> names;
+  for (const CommandInfo* command : all_commands(root))
+    for (const OptionInfo& option : command->options)
+      if (option.takes_value()) names.insert(option.names.begin(), option.names.end());
+  return names;
 }
 
 // The commands below it, and the recipes where one can be named.
@@ -91,10 +101,9 @@ std::string bash(const CommandInfo& root) {
       "  local command=demi i words= options=\n";
   text += find_path(root, "${COMP_WORDS[i]}", "for ((i = 1; i < COMP_CWORD; ++i)); do");
   text += "  case \"$before\" in\n";
-  for (const Values& values : kValues)
-    if (values.option[0] == '-')
-      text += fmt::format("    {}) COMPREPLY=($(compgen -W {} -- \"$current\")); return ;;\n",
-                          values.option, quoted(values.words));
+  for (const std::string& option : options_with_values(root))  // without words: files
+    text += fmt::format("    {}) COMPREPLY=($(compgen -W {} -- \"$current\")); return ;;\n", option,
+                        quoted(values_of(option)));
   text += "  esac\n  case \"$command\" in\n";
   for (const CommandInfo* command : all_commands(root))
     text += fmt::format("    {})\n      words={}\n      options={} ;;\n", quoted(command->name()),
@@ -123,9 +132,11 @@ std::string zsh(const CommandInfo& root) {
       "  integer i\n";
   text += find_path(root, "${words[i]}", "for (( i = 2; i < CURRENT; ++i )); do");
   text += "  case \"${words[CURRENT-1]}\" in\n";
-  for (const Values& values : kValues)
-    if (values.option[0] == '-')
-      text += fmt::format("    {}) compadd -- {}; return ;;\n", values.option, values.words);
+  for (const std::string& option : options_with_values(root)) {
+    const std::string known = values_of(option);
+    text += fmt::format("    {}) {}; return ;;\n", option,
+                        known.empty() ? "_files" : "compadd -- " + known);
+  }
   text += "  esac\n  case \"$command\" in\n";
   for (const CommandInfo* command : all_commands(root)) {
     std::vector<std::string> words, options;

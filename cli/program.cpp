@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
+#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -13,6 +14,7 @@
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/literal_arguments.h"
+#include "cli/option_values.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
 #include "cli/version.h"
@@ -154,20 +156,18 @@ bool is_negative_value(std::string_view argument) {
 // `number` one such as -1, -inf or -(1+2) has a blank in front: it is a value, and CLI11 would read
 // -i or -( as the name of an option. -h and --words stay. After `predict` and `--prompt` any text
 // may come.
-std::vector<std::string> arguments_for_parser(int argc, const char* const* argv) {
-  const std::string_view command = argc > 1 ? argv[1] : "";
+std::vector<std::string> arguments_for_parser(const std::vector<std::string>& arguments) {
+  const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "predict" || command == "generate") {
     std::set<std::string> texts;
     if (command == "generate") texts.insert("--prompt");
-    std::vector<std::string> all = protected_arguments({argv + 1, argv + argc}, texts);
+    std::vector<std::string> all = protected_arguments(arguments, texts);
     return {all.rbegin(), all.rend()};
   }
   std::vector<std::string> reversed;
   const bool has_values = command == "number";
-  for (int i = argc - 1; i >= 1; --i) {
-    reversed.push_back((has_values && is_negative_value(argv[i]) ? " " : "") +
-                       std::string(argv[i]));
-  }
+  for (const std::string& argument : arguments | std::views::reverse)
+    reversed.push_back((has_values && is_negative_value(argument) ? " " : "") + argument);
   return reversed;
 }
 
@@ -189,13 +189,15 @@ int run(int argc, char** argv) {
   // Scripts append what they change: of one option given twice the last counts.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_commands(app);
+  refuse_numbers_beyond_64_bits(app);
   try {
     if (asks_for_versions({argv + 1, argv + argc})) {
       print_versions();
       return kDone;
     }
     require_libtorch();
-    app.parse(without_help_command(arguments_for_parser(argc, argv)));
+    app.parse(without_help_command(
+        arguments_for_parser(with_empty_values({argv + 1, argv + argc}, app))));
     return kDone;
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);

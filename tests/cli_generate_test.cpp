@@ -115,6 +115,8 @@ TEST_F(GenerateProgram, BytePairsAreInTheFile) {
   const json one = json_of({"generate", file, "--prompt", "to", "--length", "2"});
   EXPECT_EQ(one["prompt_tokens"], json({256}));
   EXPECT_EQ(one["prompt"], "to");
+  // json_of's --json comes right after the empty value.
+  EXPECT_EQ(json_of({"generate", file, "--length", "1", "--prompt="})["prompt"], "\n");
   EXPECT_THAT(run({"inspect", file}).out,
               AllOf(HasSubstr("257 symbols"), HasSubstr("1 merges: [\"t\",\"o\"]")));
 }
@@ -152,6 +154,10 @@ TEST_F(GenerateProgram, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal({"--seed", "-1"}, 2), HasSubstr("--seed"));
   EXPECT_THAT(refusal({"--prompt", "t", "--prompt-tokens", ""}, 2), HasSubstr("both"));
   EXPECT_THAT(refusal({"--prompt-tokens", ""}, 2), HasSubstr("no numbers"));
+  EXPECT_THAT(refusal({"--prompt-tokens="}, 2), HasSubstr("no numbers"));
+  EXPECT_THAT(refusal({"--seed", "9223372036854775808"}, 2),
+              HasSubstr("--seed: out of range; seen: 9223372036854775808"));
+  EXPECT_THAT(refusal({"--length", "-9223372036854775809"}, 2), HasSubstr("out of range"));
   EXPECT_EQ(run({"generate", folder_ / "absent"}).code, 3);
 }
 

@@ -1,0 +1,59 @@
+#include "cli/option_values.h"
+
+#include <charconv>
+#include <cstdint>
+#include <string_view>
+
+namespace demi::cli {
+namespace {
+
+const CLI::App* command_of(const CLI::App& app, const std::string& name) {
+  const auto found =
+      app.get_subcommands([&](const CLI::App* one) { return one->check_name(name); });
+  return found.empty() ? nullptr : found.front();
+}
+
+bool has_value(const CLI::App& app, const std::string& name) {
+  const CLI::Option* option = app.get_option_no_throw(name);
+  return option && option->get_items_expected_max() > 0;
+}
+
+std::string why_no_number(const std::string& text) {
+  std::string_view digits = text;
+  while (digits.starts_with(' ')) digits.remove_prefix(1);  // of a protected argument
+  if (digits.starts_with('+')) digits.remove_prefix(1);
+  int64_t number = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
+  if (error != std::errc::result_out_of_range) return "";  // CLI11 refuses what is no number
+  return "out of range; seen: " + text + "; accepted: whole numbers of 64 bits, " +
+         std::to_string(INT64_MIN) + " to " + std::to_string(INT64_MAX);
+}
+
+}  // namespace
+
+std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments,
+                                           const CLI::App& app) {
+  std::vector<std::string> all;
+  const CLI::App* command = &app;
+  bool is_literal = false;
+  for (const std::string& argument : arguments) {
+    is_literal = is_literal || argument == "--";
+    const CLI::App* below = command_of(*command, argument);
+    if (below && !is_literal) command = below;
+    const bool is_empty = !is_literal && argument.starts_with("--") && argument.ends_with('=');
+    const std::string name = argument.substr(0, argument.size() - (is_empty ? 1 : 0));
+    all.push_back(is_empty && has_value(*command, name) ? name : argument);
+    if (all.back().size() < argument.size()) all.emplace_back();
+  }
+  return all;
+}
+
+void refuse_numbers_beyond_64_bits(CLI::App& app) {
+  for (CLI::Option* option : app.get_options())
+    if (option->get_type_name() == "INT")
+      option->check(CLI::Validator([](std::string& text) { return why_no_number(text); }, ""));
+  for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
+    refuse_numbers_beyond_64_bits(*command);
+}
+
+}  // namespace demi::cli

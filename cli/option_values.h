@@ -1,0 +1,18 @@
+#pragma once
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+namespace demi::cli {
+
+/// The arguments, in which "--name=" of an option that has a value is two: CLI11 reads the empty
+/// value as none, and takes the next argument for it.
+std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments,
+                                           const CLI::App& app);
+
+/// Has each option whose value is a whole number refuse one beyond 64 bits, which CLI11 would round
+/// to the nearest.
+void refuse_numbers_beyond_64_bits(CLI::App& app);
+
+}  // namespace demi::cli
