@@ -2,18 +2,21 @@
 """Reads and writes demi's checkpoints in Python PyTorch (pip install torch safetensors).
 
     import demi_checkpoint
-    saved = demi_checkpoint.load("runs/train-mlp-001")      # {"model", "optimizer", "scaler"}: PyTorch's state dicts
+    saved = demi_checkpoint.load("runs/train-mlp-001")      # {"model", "optimizer", "scaler", "scheduler"}: PyTorch's state dicts
     model.load_state_dict(saved["model"])                   # a module of the same structure, strictly
     optimizer.load_state_dict(saved["optimizer"])           # torch.optim.AdamW, Adam or SGD over model.parameters()
     scaler.load_state_dict(saved["scaler"])                 # torch.amp.GradScaler
+    scheduler.load_state_dict(saved["scheduler"])           # torch.optim.lr_scheduler's, if the run in C++ had a schedule
     ...
-    demi_checkpoint.save("from-python", model, optimizer, scaler, step=500)   # a folder that demi resumes from
+    demi_checkpoint.save("from-python", model, optimizer, scaler, step=500, scheduler=scheduler)   # a folder that demi resumes from
 
 As a program:
 
     demi_checkpoint.py convert WEIGHTS.pt OUT      what torch.save wrote of a state dict; OUT: a .safetensors file, or a folder for
-                                                   {"model", "optimizer", "scaler"}. Loaded with weights_only: no code is run
-    demi_checkpoint.py export CHECKPOINT OUT.pt    the same three, written by torch.save
+                                                   {"model", "optimizer", "scaler", "scheduler", "step"}, also under the names of
+                                                   PyTorch's tutorials (model_state_dict) and of Lightning. Loaded with weights_only: no
+                                                   code is run
+    demi_checkpoint.py export CHECKPOINT OUT.pt    the same, written by torch.save
     demi_checkpoint.py verify CHECKPOINT           compares every checksum
 
 The layout of a checkpoint is described in docs/reference/checkpoint.md.
@@ -25,6 +28,7 @@ import os
 import shutil
 import struct
 import sys
+import warnings
 from pathlib import Path
 
 import torch
@@ -208,22 +212,34 @@ def verify(path):
     folder = find(path)
     manifest = _read_manifest(folder)
     for name, expected in manifest["files"].items():
-        file = folder / name
-        if file.stat().st_size != expected["bytes"]:
-            raise CheckpointError(f"{file}: damaged: {file.stat().st_size} bytes instead of {expected['bytes']}")
-        found = _file_record(file, expected.get("texts", ()))
-        for part in ("tensors", "texts"):
-            for one, checksum in expected.get(part, {}).items():
-                if found[part].get(one) != checksum:
-                    raise CheckpointError(f"{file}: damaged: the checksum of {one} is {found[part].get(one)} instead of {checksum}")
-        if found != expected:
-            raise CheckpointError(f"{file}: damaged: its checksum is {found['crc32c']} instead of {expected['crc32c']}")
+        _verify_file(folder / name, expected)
     return manifest
+
+
+def _verify_file(file, expected):
+    if file.stat().st_size != expected["bytes"]:
+        raise CheckpointError(f"{file}: damaged: {file.stat().st_size} bytes instead of {expected['bytes']}")
+    found = _file_record(file, expected.get("texts", ()))
+    for part in ("tensors", "texts"):
+        for one, checksum in expected.get(part, {}).items():
+            if found[part].get(one) != checksum:
+                raise CheckpointError(f"{file}: damaged: the checksum of {one} is {found[part].get(one)} instead of {checksum}")
+    if found != expected:
+        raise CheckpointError(f"{file}: damaged: its checksum is {found['crc32c']} instead of {expected['crc32c']}")
+
+
+def _verify_in_checkpoint(file):
+    """A file of a checkpoint's folder has its checksums in the manifest beside it; another file has none."""
+    if (file.parent / MANIFEST).is_file():
+        expected = _read_manifest(file.parent)["files"].get(file.name)
+        if expected:
+            _verify_file(file, expected)
 
 
 def read(path):
     """A checkpoint as it stands: {"model", "state": tensors by name, "numbers": by part, "text"}. Verified."""
     if Path(path).is_file() and Path(path).name not in ("last", "best"):
+        _verify_in_checkpoint(Path(path))
         return {"model": load_file(path), "state": {}, "numbers": {}, "text": {}}
     folder = find(path)
     manifest = verify(folder)
@@ -249,27 +265,37 @@ def _decoded(tensor, scales):
     return (code * (torch.tensor(1.0) / 255) * scale).square().reshape(tensor.shape)
 
 
-def _python_optimizer(state, numbers, names=None):
-    """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ... `names`: of the parameters, by group,
-    as `param_names`, which PyTorch keeps and does not use."""
+def _part(kind, index):
+    """demi's name of the first, second ... optimizer or schedule: optimizer, optimizer.1 ..."""
+    return kind if index == 0 else f"{kind}.{index}"
+
+
+def _python_optimizer(part, state, numbers, kind=None, names=None, base_lrs=()):
+    """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ... of the optimizer `part`. `names`: of
+    the parameters, by group, as `param_names`, which PyTorch keeps and does not use. `base_lrs`: its schedule's, by group, which PyTorch
+    keeps as `initial_lr`."""
     groups, first = [], 0
-    while f"optimizer/group.{len(groups)}" in numbers:
-        options = numbers[f"optimizer/group.{len(groups)}"]
+    while f"{part}/group.{len(groups)}" in numbers:
+        options = numbers[f"{part}/group.{len(groups)}"]
         group = {name: bool(value) if name in FLAGS else value for name, value in options.items() if not name.startswith("betas.")}
         if "betas.0" in options:
             group["betas"] = (options["betas.0"], options["betas.1"])
-        count = int(numbers["optimizer"][f"parameters.{len(groups)}"])
+        count = int(numbers[part][f"parameters.{len(groups)}"])
         group["params"] = list(range(first, first + count))
+        if kind in ("Adam", "AdamW"):
+            group["decoupled_weight_decay"] = kind == "AdamW"  # by which PyTorch tells them apart
         if names:
             group["param_names"] = list(names[len(groups)])
+        if base_lrs:
+            group["initial_lr"] = base_lrs[len(groups)]
         first += count
         groups.append(group)
     if not groups:
         return None
     by_parameter = {}
     for name, tensor in state.items():
-        parameter, _, entry = name.removeprefix("optimizer/").partition(".")
-        if not name.startswith("optimizer/") or not parameter.isdigit() or entry in ("master", "remainder"):
+        parameter, _, entry = name.removeprefix(f"{part}/").partition(".")
+        if not name.startswith(f"{part}/") or not parameter.isdigit() or entry in ("master", "remainder"):
             continue  # PyTorch's optimizers know no master weights
         if entry.endswith("_scale"):
             continue  # of a moment in 8 bits
@@ -282,33 +308,68 @@ def _python_optimizer(state, numbers, names=None):
     return {"state": {parameter: of for parameter, of in sorted(by_parameter.items()) if of}, "param_groups": groups}
 
 
-def _demi_optimizer(saved, step):
-    """The reverse: tensors and numbers under demi's names, and the optimizer's kind."""
-    tensors, numbers, taken, kind = {}, {}, 0, None
-    for parameter, entries in saved["state"].items():
-        count = int(entries.get("step", step or 1))
-        taken = max(taken, count)
-        tensors[f"optimizer/{parameter}.step"] = torch.tensor(count)
-        for name, value in entries.items():
-            if name != "step" and value is not None:
-                tensors[f"optimizer/{parameter}.{name}"] = value.to(torch.float32)
-    tensors["optimizer/taken"] = torch.tensor(taken)
-    sizes = {}
-    for index, group in enumerate(saved["param_groups"]):
+def _kind_of(optimizer, saved):
+    """The name of demi's optimizer: of the object's class or of one above it, else by the options of its state dict."""
+    for one in type(optimizer).__mro__:
+        if one.__name__ in OPTIONS:
+            return one.__name__
+    kind = None
+    for group in saved["param_groups"]:
         kind = next((kind for kind, names in OPTIONS.items() if all(name in group for name in names)), None)
         if kind is None:
             raise CheckpointError(f"the options {sorted(group)} are not those of {', '.join(OPTIONS)}")
-        if kind == "AdamW" and not group.get("decoupled_weight_decay", True):
+        if kind == "AdamW" and "decoupled_weight_decay" not in group:
+            raise CheckpointError("the state dict is that of Adam or of AdamW, which had the same options in this version of PyTorch; name it: "
+                                  "save(..., kind=\"AdamW\"), or convert --optimizer AdamW")
+        if kind == "AdamW" and not group["decoupled_weight_decay"]:
             kind = "Adam"
-        part = numbers[f"optimizer/group.{index}"] = {}
+    return kind
+
+
+def _demi_optimizer(part, saved, step, kind):
+    """The reverse: tensors and numbers under demi's names."""
+    if kind not in OPTIONS:
+        raise CheckpointError(f"there is no optimizer {kind!r}; known: {', '.join(OPTIONS)}")
+    tensors, numbers, taken = {}, {}, 0
+    for parameter, entries in saved["state"].items():
+        count = int(entries.get("step", step or 1))
+        taken = max(taken, count)
+        tensors[f"{part}/{parameter}.step"] = torch.tensor(count)
+        for name, value in entries.items():
+            if name != "step" and value is not None:  # demi's moments are FP32, or FP64 beside such parameters
+                tensors[f"{part}/{parameter}.{name}"] = value if value.dtype == torch.float64 else value.to(torch.float32)
+    tensors[f"{part}/taken"] = torch.tensor(taken)
+    sizes = {}
+    for index, group in enumerate(saved["param_groups"]):
+        missing = [name for name in OPTIONS[kind] if name not in group]
+        if missing:
+            raise CheckpointError(f"the options {sorted(group)} are not those of {kind}, which has {', '.join(missing)}, too")
+        options = numbers[f"{part}/group.{index}"] = {}
         for name in OPTIONS[kind]:
             if name == "betas":
-                part["betas.0"], part["betas.1"] = (float(beta) for beta in group["betas"])
+                options["betas.0"], options["betas.1"] = (float(beta) for beta in group["betas"])
             else:
-                part[name] = float(group[name])
+                options[name] = float(group[name])
         sizes[f"parameters.{index}"] = float(len(group["params"]))
-    numbers["optimizer"] = sizes
-    return tensors, numbers, kind
+    numbers[part] = sizes
+    return tensors, numbers
+
+
+def _demi_schedule(saved):
+    """A torch.optim.lr_scheduler's state dict under demi's names: the steps that it has taken, and each group's first rate."""
+    if "base_lrs" not in saved:
+        raise CheckpointError("the scheduler has no base_lrs, as a schedule of demi's has; ReduceLROnPlateau is demi::optim::lr::Plateau, which "
+                              "takes its state_dict(): best, num_bad_epochs, cooldown_counter, last_epoch")
+    return {"last_epoch": float(saved["last_epoch"])} | {f"base_lrs.{i}": float(rate) for i, rate in enumerate(saved["base_lrs"])}
+
+
+def _python_schedule(numbers, groups):
+    """The reverse, as load_state_dict of a scheduler takes it, which keeps what it was made with; None without a schedule."""
+    if numbers is None:
+        return None
+    last, rates = int(numbers["last_epoch"]), [group["lr"] for group in groups]
+    return {"last_epoch": last, "_step_count": last + 1, "base_lrs": [numbers[f"base_lrs.{i}"] for i in range(len(groups))], "_last_lr": rates,
+            "lr_lambdas": [None] * len(groups)}  # LambdaLR's functions are its own
 
 
 def _parameter_names(model, optimizer):
@@ -322,13 +383,22 @@ def _parameter_names(model, optimizer):
 
 
 def load(path):
-    """{"model", "optimizer", "scaler"}: PyTorch's state dicts of the checkpoint that `path` stands for; those that it has. A single
-    safetensors file is a model alone. Every checksum is compared; raises CheckpointError."""
+    """{"model", "optimizer", "scaler", "scheduler"}: PyTorch's state dicts of the checkpoint that `path` stands for; those that it has.
+    Of several optimizers "optimizer" and "scheduler" are lists, with None for one without a schedule. A single safetensors file is a model
+    alone. Every checksum is compared; a file outside of a checkpoint has none. Raises CheckpointError."""
     saved = read(path)
-    found = {"model": saved["model"]}
-    optimizer = _python_optimizer(saved["state"], saved["numbers"], saved.get("parameters", {}).get("optimizer"))
-    if optimizer:
-        found["optimizer"] = optimizer
+    found, optimizers, schedules = {"model": saved["model"]}, [], []
+    while f"{_part('optimizer', len(optimizers))}/group.0" in saved["numbers"]:
+        part = _part("optimizer", len(optimizers))
+        schedule = saved["numbers"].get(_part("schedule", len(optimizers)))
+        base_lrs = [schedule[f"base_lrs.{i}"] for i in range(sum(name.startswith("base_lrs.") for name in schedule or ()))]
+        optimizers.append(_python_optimizer(part, saved["state"], saved["numbers"], saved["text"].get(f"demi.{part}"),
+                                            saved.get("parameters", {}).get(part), base_lrs))
+        schedules.append(_python_schedule(schedule, optimizers[-1]["param_groups"]))
+    if optimizers:
+        found["optimizer"] = optimizers if len(optimizers) > 1 else optimizers[0]
+    if any(schedules):
+        found["scheduler"] = schedules if len(schedules) > 1 else schedules[0]
     if "scaler" in saved["numbers"]:
         scaler = saved["numbers"]["scaler"]
         found["scaler"] = {name: int(value) if name in COUNTS else value for name, value in scaler.items()}
@@ -352,16 +422,48 @@ def _sync(path):
         os.close(descriptor)
 
 
-def save(path, model, optimizer=None, scaler=None, step=0):
-    """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam or SGD) and `scaler`
-    are objects or their state dicts. It is written beside, synchronised and renamed: whole or not at all."""
+def _list(thing):
+    return list(thing) if isinstance(thing, (list, tuple)) else [] if thing is None else [thing]
+
+
+def _optimizers(model, optimizers, step, kind):
+    """Tensors, numbers, texts and the names of parameters of all optimizers, and the most steps that one has taken."""
+    tensors, numbers, texts, names, taken = {}, {}, {}, {}, 0
+    for index, optimizer in enumerate(optimizers):
+        part, saved = _part("optimizer", index), _state_dict(optimizer)
+        texts[f"demi.{part}"] = kind or _kind_of(optimizer, saved)
+        more_tensors, more_numbers = _demi_optimizer(part, saved, step, texts[f"demi.{part}"])
+        tensors |= more_tensors
+        numbers |= more_numbers
+        taken = max(taken, *(int(entries.get("step", 0)) for entries in saved["state"].values()), 0)
+        found = _parameter_names(model, optimizer)
+        if found:
+            names[part] = found
+    return tensors, numbers, texts, names, taken
+
+
+def save(path, model, optimizer=None, scaler=None, step=None, scheduler=None, kind=None):
+    """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam, SGD, RMSprop, NAdam or
+    RAdam), `scaler` and `scheduler` (of torch.optim.lr_scheduler) are objects or their state dicts; optimizers and schedulers also lists of
+    the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the steps taken; without it
+    those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not tell Adam from AdamW. It
+    is written beside, synchronised and renamed: whole or not at all."""
     path = Path(path)
     if path.exists():
         raise CheckpointError(f"{path}: is there already; name a folder that is not")
-    tensors, numbers, kind = _demi_optimizer(_state_dict(optimizer), step) if optimizer else ({}, {}, None)
+    optimizers, schedulers = _list(optimizer), _list(scheduler)
+    if schedulers and len(schedulers) != len(optimizers):
+        raise CheckpointError(f"{len(schedulers)} schedulers of {len(optimizers)} optimizers: give one for each, or None in its place")
+    tensors, numbers, texts, names, taken = _optimizers(model, optimizers, step, kind)
+    step = taken if step is None else step
+    for index, one in enumerate(schedulers):
+        if one is not None:
+            numbers[_part("schedule", index)] = _demi_schedule(_state_dict(one))
+    if not schedulers and any("initial_lr" in group for one in optimizers for group in _state_dict(one)["param_groups"]):
+        warnings.warn("the optimizer has a scheduler (initial_lr in its groups), which is not saved: in C++ the schedule would begin anew; "
+                      "save(..., scheduler=scheduler)", stacklevel=2)
     if scaler is not None and _state_dict(scaler):
         numbers["scaler"] = {name: float(value) for name, value in _state_dict(scaler).items()}
-    names = _parameter_names(model, optimizer) if optimizer else None
     beside = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     beside.mkdir(parents=True)
     try:
@@ -373,12 +475,12 @@ def save(path, model, optimizer=None, scaler=None, step=0):
             "demi": "demi_checkpoint.py",
             "libtorch": torch.__version__,
             "step": int(step),
-            "text": {"demi.optimizer": kind} if kind else {},
+            "text": texts,
             "numbers": {part: {name: _number_text(value) for name, value in of.items()} for part, of in numbers.items()},
             "files": {name: _file_record(beside / name) for name in (MODEL, STATE)},
         }
         if names:  # demi hands the state to the parameters of these names, in whatever order it has them
-            manifest["parameters"] = {"optimizer": names}
+            manifest["parameters"] = names
         body = json.dumps(manifest, indent=2)[:-2].encode()  # without the last brace
         (beside / MANIFEST).write_bytes(body + f',\n  "crc32c": "{crc32c(body):08x}"\n}}\n'.encode())
         for name in (MODEL, STATE, MANIFEST, "."):
@@ -393,19 +495,38 @@ def save(path, model, optimizer=None, scaler=None, step=0):
 # The program.
 
 
-def convert(source, out):
+# What a training program saves, by the names that it is saved under: PyTorch's tutorials have model_state_dict, Lightning has lists.
+NAMES = {
+    "model": ("model", "state_dict", "model_state_dict"),
+    "optimizer": ("optimizer", "optimizer_states", "optimizer_state_dict"),
+    "scaler": ("scaler", "MixedPrecision", "MixedPrecisionPlugin", "scaler_state_dict"),
+    "scheduler": ("scheduler", "lr_schedulers", "lr_scheduler", "scheduler_state_dict"),
+    "step": ("step", "global_step", "iteration", "iter_num"),
+}
+
+
+def convert(source, out, kind=None):
     loaded = torch.load(source, map_location="cpu", weights_only=True)
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{source}: holds a {type(loaded).__name__}; a state dict is wanted: torch.save(model.state_dict(), file)")
     is_tensors = lambda entry: isinstance(entry, dict) and entry and all(isinstance(value, torch.Tensor) for value in entry.values())
-    model = next((entry for entry in (loaded, loaded.get("model"), loaded.get("state_dict")) if is_tensors(entry)), None)
-    if model is None:
-        raise CheckpointError(f"{source}: no state dict: neither tensors by name, nor such under `model` or `state_dict`; it has {list(loaded)[:10]}")
+    parts = {"model": loaded} if is_tensors(loaded) else {}
+    taken = set(loaded) if parts else set()
+    for part, names in NAMES.items():
+        for name in names if "model" not in parts or part != "model" else ():
+            if name in loaded and part not in parts and (part != "model" or is_tensors(loaded[name])):
+                parts[part] = loaded[name]
+                taken.add(name)
+    if "model" not in parts:
+        raise CheckpointError(f"{source}: no state dict: neither tensors by name, nor such under {', '.join(NAMES['model'])}; it has {list(loaded)[:10]}")
+    model = parts.pop("model")
     if str(out).endswith(".safetensors"):
         save_file(_own(model), out, {"format": "pt"})
+        taken -= {name for names in NAMES.values() for name in names} - set(NAMES["model"])
     else:
-        save(out, model, loaded.get("optimizer"), loaded.get("scaler"))
-    print(f"{out}: {len(model)} tensors of the model")
+        save(out, model, parts.get("optimizer"), parts.get("scaler"), parts.get("step"), parts.get("scheduler") or None, kind)
+    left = [str(name) for name in loaded if name not in taken]
+    print(f"{out}: {len(model)} tensors of the model" + (f"; left out: {', '.join(left)}" if left else ""))
 
 
 def main():
@@ -419,10 +540,12 @@ def main():
         command = commands.add_parser(name, help=words)
         for argument in arguments:
             command.add_argument(argument)
+        if name == "convert":
+            command.add_argument("--optimizer", choices=list(OPTIONS), help="which it is, where the file of an older PyTorch does not say so")
     given = parser.parse_args()
     try:
         if given.command == "convert":
-            convert(given.source, given.out)
+            convert(given.source, given.out, given.optimizer)
         elif given.command == "export":
             torch.save(load(given.checkpoint), given.out)
         else:

@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "demi/demi.h"
@@ -61,8 +62,11 @@ int main(int argc, char** argv) {
   auto model = make_model();
   const auto optimizer = make_optimizer(kind, groups_of(model));
   demi::GradScaler scaler;
-  const demi::loop::Job objects{
+  demi::loop::Job objects{
       .models = {model.get()}, .optimizers = {optimizer.get()}, .scaler = &scaler};
+  std::optional<demi::optim::lr::Scheduler> schedule;
+  if (kind.ends_with("cosine"))
+    objects.schedules.push_back(&schedule.emplace(*optimizer, demi::optim::lr::cosine(12)));
   demi::checkpoint::load(argv[2], objects);
   for (int64_t step = first; step < last; ++step) {
     const at::Tensor x = batch_of(step), y = x.sum(1, true) / 2;
@@ -77,6 +81,7 @@ int main(int argc, char** argv) {
     scaler.scale(loss).backward();
     scaler.step(*optimizer);
     scaler.update();
+    if (schedule) schedule->step();
   }
   demi::checkpoint::save(argv[3], last, objects);
   return 0;

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 import tempfile
+import warnings
 from pathlib import Path
 
 try:
@@ -32,6 +33,7 @@ KINDS = {
     "nadam": (torch.optim.NAdam, {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     "radam": (torch.optim.RAdam, {"lr": 0.01, "betas": (0.8, 0.9)}),
     "adamw-bf16": (torch.optim.AdamW, {"lr": 0.01}),
+    "sgd-cosine": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
 }
 
 
@@ -52,6 +54,7 @@ class Run:
         make, options = KINDS[kind]
         # foreach=False: the order of operations that C++ has. The second group has options of its own.
         self.optimizer = make([{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 0.004}], foreach=False, **options)
+        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, STEPS) if kind.endswith("cosine") else None
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
 
     def train(self, first, last):
@@ -66,16 +69,21 @@ class Run:
             self.scaler.scale(loss).backward()
             self.scaler.step(self.optimizer)
             self.scaler.update()
+            if self.scheduler:
+                self.scheduler.step()
         return self
 
     def save(self, folder, step):
-        demi_checkpoint.save(folder, self.model, self.optimizer, self.scaler, step)
+        demi_checkpoint.save(folder, self.model, self.optimizer, self.scaler, step, self.scheduler)
 
     def load(self, path):
         saved = demi_checkpoint.load(path)
         self.model.load_state_dict(saved["model"])
         self.optimizer.load_state_dict(saved["optimizer"])
         self.scaler.load_state_dict(saved["scaler"])
+        assert ("scheduler" in saved) == bool(self.scheduler)
+        if self.scheduler:
+            self.scheduler.load_state_dict(saved["scheduler"])
         return self
 
     def state(self):
@@ -83,6 +91,9 @@ class Run:
         saved = self.optimizer.state_dict()
         numbers = {f"model {name}": value for name, value in self.model.state_dict().items()}
         numbers |= {f"state {i} {name}": value for i, of in saved["state"].items() for name, value in of.items() if value is not None}
+        if self.scheduler:
+            numbers["last_epoch"] = torch.tensor(self.scheduler.last_epoch)
+            numbers["base_lrs"] = torch.tensor(self.scheduler.base_lrs)
         numbers |= {f"scaler {name}": torch.tensor(value) for name, value in self.scaler.state_dict().items()}
         for i, group in enumerate(saved["param_groups"]):
             for name in demi_checkpoint.OPTIONS[type(self.optimizer).__name__]:
@@ -257,6 +268,9 @@ def damage(folder):
             assert inspected.returncode == 3 and name in inspected.stderr, inspected
         file.write_bytes(data[:5])
         refused(lambda: demi_checkpoint.load(at), str(file))
+        if name == "model.safetensors":  # alone, too
+            file.write_bytes(data[:-40] + bytes([data[-40] ^ 0x41]) + data[-39:])
+            refused(lambda: demi_checkpoint.load(file), "the checksum of")
         file.write_bytes(data)
     demi_checkpoint.load(at)
     refused(lambda: demi_checkpoint.load(folder), "no checkpoint")
@@ -274,6 +288,12 @@ def converter(folder):
     torch.save(run.model.state_dict(), folder / "plain.pt")
     torch.save({"model": run.model.state_dict(), "optimizer": run.optimizer.state_dict(), "scaler": run.scaler.state_dict()}, folder / "all.pt")
     torch.save({"state_dict": run.model.state_dict(), "epoch": 3}, folder / "lightning.pt")
+    tutorial = {"model_state_dict": run.model.state_dict(), "optimizer_state_dict": run.optimizer.state_dict(), "scaler_state_dict":
+                run.scaler.state_dict(), "loss": 0.5}  # pytorch.org, "Saving and loading a general checkpoint"
+    torch.save(tutorial, folder / "tutorial.pt")
+    cosine = Run("sgd-cosine").train(0, CHANGE)
+    torch.save({"state_dict": cosine.model.state_dict(), "optimizer_states": [cosine.optimizer.state_dict()], "global_step": CHANGE, "epoch": 1,
+                "lr_schedulers": [cosine.scheduler.state_dict()], "MixedPrecision": cosine.scaler.state_dict()}, folder / "fit.ckpt")
     torch.save([1, 2], folder / "list.pt")
     for name in ("plain", "lightning"):
         out = folder / f"{name}.safetensors"
@@ -284,12 +304,61 @@ def converter(folder):
     assert script("convert", folder / "all.pt", folder / "all").returncode == 0
     partner("adamw", folder / "all", folder / "all-then-cpp", CHANGE, STEPS)
     compare("torch.save, then C++", fresh("adamw").load(folder / "all-then-cpp").state(), run.train(CHANGE, STEPS).state(), 2e-6)
+    said = script("convert", folder / "tutorial.pt", folder / "tutorial")
+    assert said.returncode == 0 and said.stdout.endswith("left out: loss\n"), said
+    assert (folder / "tutorial/state.safetensors").read_bytes() == (folder / "all/state.safetensors").read_bytes()
+    said = script("convert", folder / "fit.ckpt", folder / "fit")
+    assert said.returncode == 0 and said.stdout.endswith("left out: epoch\n"), said
+    partner("sgd-cosine", folder / "fit", folder / "fit-then-cpp", CHANGE, STEPS)
+    compare("Lightning, then C++", fresh("sgd-cosine").load(folder / "fit-then-cpp").state(), cosine.train(CHANGE, STEPS).state(), 2e-6)
+    # Adam's state dict of a PyTorch before 2.7 has AdamW's options.
+    older = torch.load(folder / "all.pt", weights_only=True)
+    for group in older["optimizer"]["param_groups"]:
+        del group["decoupled_weight_decay"]
+    torch.save(older, folder / "older.pt")
+    said = script("convert", folder / "older.pt", folder / "older")
+    assert said.returncode == 3 and "--optimizer AdamW" in said.stderr and not (folder / "older").exists(), said
+    assert script("convert", folder / "older.pt", folder / "older", "--optimizer", "Adam").returncode == 0
+    assert demi_checkpoint.read(folder / "older")["text"] == {"demi.optimizer": "Adam"}
     assert script("export", folder / "all-then-cpp", folder / "back.pt").returncode == 0
     assert torch.load(folder / "back.pt", weights_only=True).keys() == {"model", "optimizer", "scaler"}
     for arguments in (("convert", folder / "list.pt", folder / "x"), ("convert", folder / "none.pt", folder / "x"), ("verify", folder / "none")):
         failed = script(*arguments)
         assert failed.returncode == 3 and "Traceback" not in failed.stderr, failed
     assert "whole" in script("verify", folder / "all-then-cpp").stdout
+
+
+def schedules(folder):
+    run = Run("sgd-cosine").train(0, 4)
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        demi_checkpoint.save(folder / "no-schedule", run.model, run.optimizer, step=4)
+    assert len(said) == 1 and "scheduler=scheduler" in str(said[0].message), said
+    warned = subprocess.run([PARTNER, "sgd-cosine", folder / "no-schedule", folder / "anew", "4", "4"], capture_output=True, text=True, check=True)
+    assert "holds no schedule: schedule begins at its step 0" in warned.stderr, warned
+    plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(run.optimizer)
+    refused(lambda: demi_checkpoint.save(folder / "plateau", run.model, run.optimizer, scheduler=plateau), "demi::optim::lr::Plateau")
+
+
+def several(folder):
+    """Two optimizers, of which the second has FP64 moments and no schedule: each comes back as it was."""
+    models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2).double()]
+    optimizers = [torch.optim.Adam(models[0].parameters(), lr=0.1), torch.optim.AdamW(models[1].parameters(), lr=0.3)]
+    for model, optimizer in zip(models, optimizers):
+        model(torch.ones(1, 3, dtype=model.weight.dtype) / 3).sum().backward()
+        optimizer.step()
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizers[0], 5)
+    both = torch.nn.ModuleList(models)
+    demi_checkpoint.save(folder / "two", both, optimizers, scheduler=[scheduler, None])
+    assert demi_checkpoint.read(folder / "two")["text"] == {"demi.optimizer": "Adam", "demi.optimizer.1": "AdamW"}
+    saved = demi_checkpoint.load(folder / "two")
+    assert saved["scheduler"][1] is None and saved["scheduler"][0]["base_lrs"] == [0.1]
+    for optimizer, found in zip(optimizers, saved["optimizer"]):
+        for number, entries in optimizer.state_dict()["state"].items():
+            for name, value in entries.items():
+                assert torch.equal(found["state"][number][name].to(value.dtype), value), name
+                assert name == "step" or found["state"][number][name].dtype == value.dtype, name
+    refused(lambda: demi_checkpoint.save(folder / "other", both, optimizers, scheduler=[scheduler]), "1 schedulers of 2 optimizers")
 
 
 def checksums():
@@ -361,5 +430,7 @@ with tempfile.TemporaryDirectory() as name:
     start(Path(name))
     coded(Path(name))
     damage(Path(name))
+    schedules(Path(name))
+    several(Path(name))
     converter(Path(name))
     torchvisions_network(Path(name))

@@ -129,6 +129,24 @@ void check_schedules(const Numbers& numbers, const std::vector<optim::lr::Schedu
                 [](const auto& schedule, const auto& state) { schedule.check_state_dict(state); });
 }
 
+// The steps of the first optimizer, if it is one of demi's.
+int64_t steps_taken(const Checkpoint& checkpoint) {
+  const auto taken = checkpoint.state.find("optimizer/taken");
+  return taken == checkpoint.state.end() ? 0 : taken->second.item<int64_t>();
+}
+
+// The checkpoint may be another program's, or that of a run without schedules.
+void warn_of_schedules_that_begin(const Checkpoint& checkpoint, const loop::Job& job,
+                                  int64_t taken) {
+  for (std::size_t i = 0; i < job.schedules.size(); ++i)
+    if (taken > 0 && !checkpoint.numbers.contains(part_name("schedule", i)) &&
+        job.schedules[i]->state_dict().at("last_epoch") == 0)
+      TORCH_WARN("[", kRestore, "] the checkpoint holds no schedule: ", part_name("schedule", i),
+                 " begins at its step 0, beside an optimizer that has taken ", taken,
+                 "; save it with the schedule (Job::schedules; in ",
+                 "Python demi_checkpoint.save(..., scheduler=scheduler)), or step() it so often");
+}
+
 std::function<void()> one_after_another(Actions actions) {
   return [actions = std::move(actions)] {
     for (const auto& action : actions) action();
@@ -198,9 +216,11 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
   use_first_names(checkpoint.model, *model);
   check_fits(checkpoint.model, module, "the model");
   Actions actions, optimizers;
+  const int64_t taken = steps_taken(checkpoint);
   const bool keeps_options = !prepare_optimizers(checkpoint, job, *model, optimizers);
   check_range(checkpoint.model, module);
   check_schedules(checkpoint.numbers, job.schedules, keeps_options);
+  warn_of_schedules_that_begin(checkpoint, job, taken);
   actions.push_back([run = checkpoint.run] { take_over_run(run); });
   actions.push_back([numbers = checkpoint.numbers, schedules = job.schedules, keeps_options] {
     load_schedules(numbers, schedules, keeps_options);
