@@ -14,6 +14,7 @@
 #include <typeinfo>
 #include <vector>
 
+#include "demi/checkpoint/lbfgs_state.h"
 #include "demi/checkpoint/parameter_names.h"
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
@@ -170,6 +171,7 @@ void check_content(ArchiveContent& found, const ArchiveContent& own,
 /// state that LibTorch cannot save.
 at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
   std::ostringstream text;
+  const SavableLbfgs savable(optimizer);
   try {
     torch::serialize::OutputArchive archive;
     optimizer.save(archive);
@@ -225,6 +227,7 @@ std::function<void()> prepare_archive(const at::Tensor& archive, torch::optim::O
     optimizer.state().clear();
     InputArchive saved = opened(bytes, device_of(optimizer));
     optimizer.load(saved);
+    undefine_empty_lbfgs(optimizer);
     hand_out_states(optimizer, match.now);
     for (std::size_t g = 0; !match.same_groups && g < options.size(); ++g)
       optimizer.param_groups()[g].set_options(std::move(options[g]));

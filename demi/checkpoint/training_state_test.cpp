@@ -194,6 +194,39 @@ TEST(TrainingState, GoesOnWithWhatTheModelDoesNotHold) {
   }
 }
 
+// LibTorch cannot save tensors that a step has not set: its scratch space has them until the
+// history is full, and the state of a step that met no gradient has nothing else.
+TEST(TrainingState, LbfgsGoesOnAfterAnyStep) {
+  const at::Tensor x = torch::sin(torch::arange(24.0).view({6, 4})), y = torch::cos(x.sum(1, true));
+  struct Fit {
+    torch::nn::Linear model{4, 1};
+    torch::optim::LBFGS optimizer{model->parameters(),
+                                  torch::optim::LBFGSOptions(0.5).max_iter(3).history_size(8)};
+    loop::Job job() { return {.models = {model.get()}, .optimizers = {&optimizer}}; }
+  };
+  const auto step = [&](Fit& fit, double weight) {
+    fit.optimizer.step([&] {
+      fit.optimizer.zero_grad();
+      const at::Tensor loss = weight * torch::mse_loss(fit.model->forward(x), y);
+      loss.backward();
+      return loss;
+    });
+  };
+  Fit whole;
+  std::vector<Checkpoint> states;
+  for (const double weight : {0., 1., 1., 1.}) {
+    step(whole, weight);
+    states.push_back(own_copy(capture(whole.job())));
+  }
+  for (std::size_t k = 0; k < states.size(); ++k) {
+    Fit rest;
+    restore(states[k], rest.job());
+    for (std::size_t i = k + 1; i < states.size(); ++i) step(rest, 1);
+    EXPECT_TRUE(torch::equal(rest.model->weight, whole.model->weight)) << k;
+    EXPECT_TRUE(torch::equal(rest.model->bias, whole.model->bias)) << k;
+  }
+}
+
 TEST(TrainingState, GoesOnIn16BitsWithMasters) {
   expect_loop_to_go_on([](uint64_t seed) {
     auto loop = std::make_unique<Loop>(seed, at::kBFloat16);
