@@ -203,22 +203,35 @@ OpPolicy OpPolicy::named(std::string_view name) {
           .advice = did_you_mean(name, names())});
 }
 
-OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
-  std::ifstream file(path);
-  if (!file) cannot_read(path);
+namespace {
+
+OpPolicy read(const char* where, const std::string& source, std::istream& lines) {
   OpPolicy policy;
   std::string line;
-  for (int number = 1; std::getline(file, line); ++number) {
+  for (int number = 1; std::getline(lines, line); ++number) {
     try {
       read_line(policy, line);
     } catch (const UsageError& error) {
-      refuse({.where = "OpPolicy.from_file",
-              .what = path.string() + ":" + std::to_string(number) + ": " +
-                      without_module(error.what())});
+      refuse({.where = where,
+              .what = source + ":" + std::to_string(number) + ": " + without_module(error.what())});
     }
   }
+  return policy;
+}
+
+}  // namespace
+
+OpPolicy OpPolicy::from_file(const std::filesystem::path& path) {
+  std::ifstream file(path);
+  if (!file) cannot_read(path);
+  OpPolicy policy = read("OpPolicy.from_file", path.string(), file);
   if (file.bad()) cannot_read(path);
   return policy;
+}
+
+OpPolicy OpPolicy::from_text(const std::string& text, const std::string& source) {
+  std::istringstream lines(text);
+  return read("OpPolicy.from_text", source, lines);
 }
 
 namespace {

@@ -64,6 +64,8 @@ class DEMI_API OpPolicy {
   /// Throws DataError if the file cannot be read, and UsageError with the line's number if a line
   /// is wrong.
   static OpPolicy from_file(const std::filesystem::path& path);
+  /// Reads the text of such a file. `source` is what a message calls it, before the line's number.
+  static OpPolicy from_text(const std::string& text, const std::string& source = "policy");
 
   /// The text of a file that from_file() reads back, with the reasons as comments.
   std::string to_string() const;
