@@ -1,4 +1,4 @@
-// Mixed precision training in 60 seconds: an ordinary LibTorch loop, and what changes. Lines marked
+// Mixed precision training: an ordinary LibTorch loop, and what changes. Lines marked
 // with a star are the ones that differ from FP32 training.
 #include <torch/torch.h>
 
