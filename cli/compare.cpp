@@ -177,13 +177,17 @@ recipes::Comparison compare_one(const CompareArguments& a, Start start) {
   return result;
 }
 
+// A run's folder, or one of its checkpoints.
+bool resumes(const Start& start) { return !start.folder.empty() || !start.resume_from.empty(); }
+
 void compare_layers(const CompareArguments& a, const Start& start) {
-  if (!start.folder.empty() || !a.sweep.empty() || a.published || a.turn_steps > 0 ||
+  if (resumes(start) || !a.sweep.empty() || a.published || a.turn_steps > 0 ||
       start.config.ranks > 1)
     throw UsageError(
         {.where = "--layers",
          .what = "no run is trained that could be resumed, be swept, take turns or have ranks",
-         .advice = "leave out --resume, --sweep, --published, --interleave and --ranks"});
+         .advice = "leave out --resume, --sweep, --published, --interleave and --ranks; --from RUN "
+                   "compares the layers of a run's weights"});
   std::vector<recipes::RunSpec> runs = runs_of(a, start);
   Session session(start);
   if (runs.empty()) runs = recipes::default_runs(session.device());
@@ -200,7 +204,7 @@ void show_published(const Output& output) {
 }
 
 void compare_each(const CompareArguments& a, const Start& start) {
-  if (!start.folder.empty())
+  if (resumes(start))
     throw UsageError(
         {.where = "--sweep",
          .what = "a sweep makes a comparison for each value, and only one can be resumed",
@@ -208,16 +212,24 @@ void compare_each(const CompareArguments& a, const Start& start) {
          .advice = "leave out --sweep, or --resume"});
   const recipes::Sweep sweep = recipes::parse_sweep(a.sweep, start.config);
   std::vector<recipes::Comparison> results;
+  const auto show_results = [&] {
+    std::vector<report::Table> tables{recipes::to_table(sweep, results)};
+    if (a.published) tables.push_back(recipes::published_of(start.recipe).table);
+    a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(sweep, results)));
+  };
   for (const std::string& value : sweep.values) {
     Start one = start;
     recipes::set(one.config, sweep.setting, value, "--sweep");
     for (const recipes::Setting& setting : recipes::settings())
       if (setting.name == sweep.setting) one.line += option_text(setting, setting.get(one.config));
-    results.push_back(compare_one(a, std::move(one)));
+    try {
+      results.push_back(compare_one(a, std::move(one)));
+    } catch (const std::exception&) {
+      if (!results.empty()) show_results();  // of the values before it
+      throw;
+    }
   }
-  std::vector<report::Table> tables{recipes::to_table(sweep, results)};
-  if (a.published) tables.push_back(recipes::published_of(start.recipe).table);
-  a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(sweep, results)));
+  show_results();
   for (const recipes::Comparison& result : results) require_success("compare", result);
 }
 

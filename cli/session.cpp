@@ -204,7 +204,6 @@ void Session::open_folder(const recipes::CompareOptions& options) {
     lock_.emplace(folder_->path());
   } else {
     folder_ = report::RunFolder::open(start_.folder);
-    fs::remove(folder_->file(recipes::kResultFile));
   }
   recipes::RunRecord record{.command = start_.command,
                             .line = start_.line,
@@ -262,6 +261,7 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
       progress_->message("saving a checkpoint, as SIGUSR1 asks");
   };
   run.on_resume = [this](const recipes::RunSpec& spec, const train::History& history) {
+    fs::remove(folder_->file(recipes::kResultFile));  // its checkpoint has been read
     files_->set_run(spec.label);
     files_->resume(history);
     say_that_it_resumes(spec, history);
@@ -337,7 +337,7 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   progress_->set_last_step(recipes::last_step(config_));
   progress_->set_best_by(recipes::best_by(config_));
   if (config_.ranks == 1)  // the others' batches are not seen here
-    progress_->set_top_k(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
+    progress_->set_top_k(recipes::top_k_of(workload_, config_.top_k));
   if (workload_.flop_of_item > 0) options.peak_flop_per_second = peaks_of(options.runs, config_);
   options.on_run_begin = [this, peaks = peaks_by_label(options)](const recipes::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");

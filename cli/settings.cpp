@@ -183,7 +183,9 @@ recipes::Config SettingOptions::start_of(const recipes::Recipe& recipe,
     const c10::Device device = pick_device(recipes::device_of_rank(asked, 0));
     circumstances.on_gpu = device.is_cuda();
   }
-  return config_of(recipe, circumstances);
+  recipes::Config config = config_of(recipe, circumstances);
+  recipes::leave_out_for_others(config, given);
+  return config;
 }
 
 recipes::Config SettingOptions::resolve(const recipes::Recipe& recipe) const {

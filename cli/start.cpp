@@ -145,7 +145,7 @@ std::string changed(const recipes::Config& begun, const recipes::Config& now) {
   std::string text;
   for (const recipes::Setting& setting : recipes::settings())
     if (setting.name != "resume" && setting.get(now) != setting.get(begun))
-      text += " --" + setting.name + " " + setting.get(now);
+      text += option_text(setting, setting.get(now));
   return text;
 }
 
@@ -218,9 +218,9 @@ std::string why_not(const fs::path& folder, const StartWords& words, const Setti
   try {
     const recipes::RunRecord record = recipes::read_run_record(folder);
     if (!words.runs.empty() && words.runs != record.runs) return "its runs are others";
-    std::string difference = recipes::first_difference(record.config, asked);
-    if (difference.empty())
-      recipes::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
+    const std::vector<recipes::Assignment> given = with_launched_ranks(settings.given());
+    std::string difference = recipes::first_difference(record.config, asked, given);
+    if (difference.empty()) recipes::resumed_config(record.config, given, folder);
     return difference;
   } catch (const Error& error) {
     return error.what();

@@ -387,8 +387,36 @@ TEST_F(ResumeSettings, WithTheirOldValuesAndThoseThatMayChangeAreAccepted) {
   EXPECT_THAT(slurp(folder() / "config.json"), HasSubstr("--keep-last 2"));
   EXPECT_THAT(run({"train", "--resume", folder().string()}).err,
               HasSubstr("is trained already, in 600 steps"));
+  ASSERT_TRUE(fs::exists(folder() / "result.json"));
+  for (const auto& file : fs::recursive_directory_iterator(folder() / "checkpoints"))
+    if (file.path().filename() == "manifest.json") small_recipes::write(file.path(), "{");
+  expect_refusal({"train", "--resume", folder().string()}, 3,
+                 {"manifest.json"});  // the result stays
+  for (const auto& one : fs::directory_iterator(folder() / "checkpoints"))
+    fs::remove_all(one.path());
+  expect_refusal({"train", "--resume", folder().string()}, 3, {"left no checkpoint"});
   fs::remove_all(folder() / "checkpoints");
   expect_refusal({"train", "--resume", folder().string()}, 3, {"left no checkpoint"});
+}
+
+TEST_F(ResumeSettings, SplitWeightsGoOnInFp32AsTheMessageSays) {
+  ASSERT_EQ(run(mlp({"--precision", "bf16", "--weight-mode", "split", "--epochs", "1"})).code, 0);
+  const Words fp32{"train", "--resume", folder().string(), "--epochs", "2", "--precision", "fp32"};
+  expect_refusal(fp32, 2, {"split with --precision fp32", "--weight-mode master, or"});
+  const Outcome master = run(fp32 + Words{"--weight-mode", "master"});
+  EXPECT_EQ(master.code, 0) << master.err;
+  EXPECT_TRUE(fs::exists(run_folder("train-mlp-002") / "result.json"));
+}
+
+// It makes a network of its own, which a checkpoint of another would not reach.
+TEST_F(ResumeCompare, LayersAndSweepsOfACheckpointAreRefused) {
+  ASSERT_EQ(run(mlp({"--epochs", "1"})).code, 0);
+  const std::string checkpoint = (run_folder("train-mlp-001") / "checkpoints").string();
+  for (const Words& more : {Words{"--layers"}, Words{"--sweep", "lr=0.1,0.2"}}) {
+    const Outcome outcome = run(Words{"compare", "mlp", "--resume", checkpoint} + more);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("--resume"));
+  }
 }
 
 // 40 batches in steps of 3 are 14 steps an epoch.

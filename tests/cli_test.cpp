@@ -275,7 +275,7 @@ TEST_F(Cli, PartsAndPoliciesOfRunsAreReadFromOptionsAndVariants) {
     EXPECT_THAT(outcome.err, HasSubstr(words));
   };
   expect(with({"fp32,bf16:op-policy=" + bad}), "did you mean layers.2?");
-  expect(with({"fp32,bf16", "--op-policy", bad}), bad);
+  expect(with({"fp32,bf16", "--op-policy", bad}), "[--op-policy]");
   expect(with({"fp32,bf16:fp32-part=layer.2"}), "did you mean layers.2?");
   expect(with({"fp32,bf16", "--fp32-part", "layer.2"}), "did you mean layers.2?");
   expect(with({"bf16:op-policy=" + wrong}), "did you mean softmax?");

@@ -5,10 +5,13 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <filesystem>
 #include <iterator>
 #include <limits>
 #include <nlohmann/json.hpp>
+#include <system_error>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/train/every.h"
@@ -106,8 +109,7 @@ void require_utf8(std::string_view text, std::string_view source) {
 }
 
 Setting words(std::string name, std::string group, std::string Config::*field, std::string help,
-              std::vector<std::string> accepted = {}) {
-  const bool has_list = !accepted.empty();
+              const std::vector<std::string>& accepted = {}) {
   return {.name = std::move(name),
           .group = std::move(group),
           .help = std::move(help),
@@ -115,8 +117,7 @@ Setting words(std::string name, std::string group, std::string Config::*field, s
           .is_flag = false,
           .get = [field](const Config& c) { return c.*field; },
           .set =
-              [field, accepted = std::move(accepted)](Config& c, std::string_view text,
-                                                      std::string_view source) {
+              [field, accepted](Config& c, std::string_view text, std::string_view source) {
                 if (!accepted.empty() && std::ranges::find(accepted, text) == accepted.end())
                   throw UsageError({.where = source,
                                     .what = "not accepted",
@@ -125,7 +126,7 @@ Setting words(std::string name, std::string group, std::string Config::*field, s
                 require_utf8(text, source);
                 c.*field = text;
               },
-          .has_list = has_list};
+          .accepted = accepted};
 }
 
 // "a, b or c"
@@ -233,6 +234,21 @@ Setting checkpoint_every(std::string group) {
             "400, 1epoch, 2epochs, 10min, 1.5h, or 0");
     }
     take(c, text, source);
+  };
+  return setting;
+}
+
+// Kept as the text of the file, which may change or move.
+Setting op_policy(std::string group) {
+  Setting setting =
+      words("op-policy", std::move(group), &Config::op_policy,
+            "File that says what ops run in, and which parts of the model in FP32, a line each: "
+            "`softmax fp32`, `part fc fp32`");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    const bool is_text = text.find('\n') != text.npos;
+    std::error_code unreadable;
+    const bool is_file = !is_text && std::filesystem::is_regular_file(text, unreadable);
+    take(c, is_file ? OpPolicy::from_file(text).to_string() : std::string(text), source);
   };
   return setting;
 }
@@ -525,9 +541,7 @@ std::vector<Setting> precision_settings() {
            "scale or without"),
       words("fp32-part", g, &Config::fp32_part,
             "Parts of the model that run in FP32, by comma (module names: stages.7,classifier)"),
-      words("op-policy", g, &Config::op_policy,
-            "File that says what ops run in, and which parts of the model in FP32, a line each: "
-            "`softmax fp32`, `part fc fp32`"),
+      op_policy(g),
       flag("flush-subnormals", g, &Config::flush_subnormals,
            "Count FP32 numbers below 1.2e-38 as 0 on a CPU: Intel's processors are slow with them"),
   };
@@ -722,7 +736,7 @@ namespace {
 void check_words(const Config& config) {
   Config copy;
   for (const Setting& setting : settings())
-    if (setting.has_list) setting.set(copy, setting.get(config), setting.name);
+    if (!setting.accepted.empty()) setting.set(copy, setting.get(config), setting.name);
 }
 
 // The entry of Config::data; an empty one for a config without data.
@@ -889,6 +903,12 @@ void check_contradictions(const Config& config) {
   if (config.from_state && config.from_average)
     refuse_together("the moments are those of the weights, not of their average",
                     "--from-state --from-average", "leave out one of them");
+  if (config.gradient_penalty > 0 && config.model == "gpt")
+    refuse_together(
+        "a gradient penalty needs a second derivative, which the kernels of attention "
+        "and of the loss do not have",
+        fmt::format("--gradient-penalty {:g} --model gpt", config.gradient_penalty),
+        "leave out --gradient-penalty");
   if (counts_tokens(config)) check_tokens_per_step(config);
   if (config.top_k > 0 && config.loss == "bce")
     refuse_together("binary cross entropy has one output, which is among the k likeliest always",

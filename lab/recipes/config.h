@@ -57,7 +57,8 @@ struct Config {
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
   bool autocast = true, scaler = true, skip = true;
-  std::string fp32_part = {}, op_policy = {};
+  std::string fp32_part = {};
+  std::string op_policy = {};  // the text of a policy file; without a line end a file's path
   bool flush_subnormals = true;
 
   // LibTorch's settings
@@ -103,7 +104,7 @@ struct Setting {
   std::function<std::string(const Config&)> get;
   /// Sets it from text; `source` is where it was given. Throws UsageError.
   std::function<void(Config&, std::string_view text, std::string_view source)> set;
-  bool has_list = false;  // a word out of a list; set() refuses every other one
+  std::vector<std::string> accepted = {};  // if it is a word of a list; set() refuses any other
 };
 
 /// The words of a list by comma; of an empty text one empty word.

@@ -3,8 +3,11 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
+#include "lab/data/folder_testing.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
 
 namespace demi::recipes {
 namespace {
@@ -32,6 +35,26 @@ TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
   EXPECT_THAT(refusal("optimizer", "lanb"), HasSubstr("did you mean lamb?"));
   EXPECT_THAT(refusal("autocast", "perhaps"), HasSubstr("true, false"));
   EXPECT_EQ(refusal("batch-size", "auto"), "");
+}
+
+// A resumed run and a saved model have the rules that were trained by.
+TEST(Config, APolicyFileIsKeptAsItsText) {
+  const data::TestFolder folder;
+  folder.write("policy", "softmax fp32  # why\npart layers.0 fp32\n");
+  Config config;
+  set(config, "op-policy", (folder / "policy").string(), "--op-policy");
+  const std::string text = config.op_policy;
+  EXPECT_EQ(OpPolicy::from_text(text).to_string(),
+            OpPolicy::from_file(folder / "policy").to_string());
+  EXPECT_THAT(text, HasSubstr("# why"));
+  folder.write("policy", "tanh bf16\n");
+  set(config, "op-policy", text, "a file");
+  EXPECT_EQ(config.op_policy, text);
+  EXPECT_THAT(refusal("op-policy", (folder / "policy").string()), HasSubstr("policy:1"));
+  config.model = "mlp";
+  config.data = "synthetic-rows";
+  EXPECT_EQ(resolve(config, c10::kCPU).op_policy->fp32_parts(),
+            std::vector<std::string>{"layers.0"});
 }
 
 TEST(Config, OneValueHasOneSpelling) {

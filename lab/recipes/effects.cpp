@@ -98,9 +98,12 @@ const Need kNeeds[] = {
      "it is about texts with labels and token files"},
     {{"max-length"}, [](const Facts& f) { return f.is(Kind::texts); }, "it is about texts"},
     {{"tokenizer"}, [](const Facts& f) { return f.is(Layout::text); }, "it is about running texts"},
-    {{"eval-every", "tokens-per-step"},
+    {{"eval-every"},
      [](const Facts& f) { return f.is(Kind::tokens); },
      "it is about running texts and tokens; other data have an end"},
+    {{"tokens-per-step"},
+     [](const Facts& f) { return f.is(Kind::tokens) && f.config.model == "gpt"; },
+     "it is about the model gpt on running texts and tokens; --accumulate is about any network"},
     {{"momentum"},
      [](const Facts& f) { return find_optimizer(f.config.optimizer).momentum_is_optional; },
      "it is about the optimizers sgd and rmsprop; the others have moments of their own"},
@@ -141,14 +144,29 @@ std::string why_without_effect(const Config& config, std::string_view setting) {
 void check_effects(const Config& config, std::span<const Assignment> given) {
   for (const Assignment& a : given) {
     const Setting* setting = find_setting(a.name);
-    const bool is_off = !setting || setting->get(config) == setting->get(Config());
-    if (!asks(a) || is_off) continue;
+    if (!setting || !asks(a)) continue;
+    const std::string off = setting->is_flag ? "false" : setting->get(Config());
+    if (setting->get(config) == off) continue;
     if (const std::string why = why_without_effect(config, a.name); !why.empty())
       throw UsageError({.where = a.source,
                         .what = "the setting does nothing in this run: " + why,
                         .seen = a.text,
                         .advice = "leave it out"});
   }
+}
+
+void leave_out_for_others(Config& recipe, std::span<const Assignment> given) {
+  Config asked = recipe;
+  for (const Assignment& a : given)
+    if (a.name == "optimizer" || a.name == "schedule") set(asked, a.name, a.text, a.source);
+  if (asked.optimizer != recipe.optimizer) recipe.betas = recipe.optimizer_options = "";
+  if (asked.schedule == recipe.schedule) return;
+  const ScheduleKind& schedule = find_schedule(asked.schedule);
+  if (!schedule.ends) recipe.schedule_epochs = 0;
+  if (!schedule.ends || schedule.by_epoch) recipe.schedule_steps = 0;
+  if (!schedule.has_least) recipe.min_lr = 0;
+  if (schedule.has_warmup) recipe.warmup_epochs = 0;
+  if (schedule.has_warmup) recipe.warmup_steps = 0;
 }
 
 }  // namespace demi::recipes

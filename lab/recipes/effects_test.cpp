@@ -6,7 +6,10 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "lab/recipes/optimizers.h"
 #include "lab/recipes/recipe.h"
+#include "lab/recipes/resolved.h"
+#include "lab/recipes/schedules.h"
 
 namespace demi::recipes {
 namespace {
@@ -43,11 +46,48 @@ TEST(Effects, ASettingThatIsAskedForDoesSomethingOrIsRefused) {
 }
 
 // A file and a recipe have all settings, and a value that changes nothing asks for nothing.
+TEST(Effects, AFlagThatIsOnByDefaultAsksToo) {
+  EXPECT_THAT(refusal("gpt2", {{"block", "llama", "--block"}, {"bias", "true", "--bias"}}),
+              HasSubstr("--block gpt2"));
+  EXPECT_EQ(refusal("gpt2", {{"block", "llama", "--block"}, {"bias", "false", "--no-bias"}}), "");
+}
+
 TEST(Effects, NothingIsAskedForByAFileARecipeOrTheUsualValue) {
   EXPECT_EQ(refusal("mlp", {{"crop-padding", "4", "crop_padding in c.json"}}), "");
   EXPECT_EQ(refusal("mlp", {{"momentum", "0", "--momentum"}}), "");
   for (const Recipe& recipe : recipes())
     EXPECT_NO_THROW(check_effects(recipe.config, {})) << recipe.name;
+}
+
+// Nobody asked for the betas of gpt2's AdamW, nor for the length of its schedule.
+TEST(Effects, WhatARecipeSaysOfItsOwnRuleAndScheduleExcludesNoOther) {
+  const auto is_accepted = [](const Config& config) {
+    try {
+      check(config);
+      resolve(config, c10::kCPU);
+    } catch (const UsageError&) {
+      return false;
+    }
+    return true;
+  };
+  std::vector<Assignment> others;
+  for (const OptimizerKind& kind : optimizer_kinds())
+    others.push_back({"optimizer", kind.name, "--optimizer"});
+  for (const ScheduleKind& kind : schedule_kinds())
+    others.push_back({"schedule", kind.name, "--schedule"});
+  for (const Recipe& recipe : recipes())
+    for (const Assignment& other : others) {
+      if (!is_accepted(recipe.config)) continue;  // it wants a folder, say
+      Config config = recipe.config;
+      leave_out_for_others(config, {&other, 1});
+      set(config, other.name, other.text, other.source);
+      EXPECT_TRUE(is_accepted(config)) << recipe.name << " with " << other.text;
+    }
+  Config own = find_recipe("gpt2").config;
+  const std::vector<Assignment> same{{"optimizer", own.optimizer, "--optimizer"},
+                                     {"schedule", own.schedule, "--schedule"}};
+  leave_out_for_others(own, same);
+  EXPECT_EQ(to_json(own), to_json(find_recipe("gpt2").config));
 }
 
 TEST(Effects, AScaleMustMoveForItsRule) {

@@ -181,7 +181,8 @@ void note_older(const ModelTexts& texts, EvalResult& result) {
 EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options) {
   ModelFile file = read_model_file(path);
   const std::shared_ptr<const ModelData> model = data_of_model(file.texts, path);
-  Config& config = file.texts.config;
+  const Config trained = file.texts.config;
+  Config& config = file.texts.config = for_evaluation(trained);
   const c10::Device device = pick_device(options.device);
   const std::filesystem::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
@@ -200,12 +201,11 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
     require_there(config.test_file, "the test file", "name one that is there");
   } else {
     result.trained_in = file.texts.precision.name;
-    if (std::string note = difference_to_run(config, options); !note.empty())
+    if (std::string note = difference_to_run(trained, options); !note.empty())
       result.notes.push_back(std::move(note));
     note_older(file.texts, result);
     find_data(config, path, options, data_dir, model == nullptr, result);
   }
-  config.limit = config.overfit_batches = 0;
   config.test_limit = options.limit;
   const bool trained_in_fp32 = file.texts.precision.name == "fp32";
   const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)
@@ -222,8 +222,7 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
                       .what = "the model has one output, which is among the k likeliest always",
                       .seen = std::to_string(options.top_k),
                       .advice = "leave it out"});
-  result.top_k = train::top_k_of(options.top_k > 0 ? options.top_k : config.top_k,
-                                 static_cast<int64_t>(workload.classes.size()));
+  result.top_k = top_k_of(workload, options.top_k > 0 ? options.top_k : config.top_k);
   std::vector<train::Metric> metrics;
   if (result.top_k > 0) metrics = {train::top_k(result.top_k)};
   std::optional<double> fp32;

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -21,6 +22,7 @@
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
+#include "lab/recipes/saved_network.h"
 #include "lab/recipes/workload.h"
 
 namespace demi::recipes {
@@ -101,6 +103,96 @@ TEST_F(Eval, TextsAreNumberedByTheFilesWords) {
   fs::rename(folder_ / "test.csv", folder_ / "moved.csv");
   EXPECT_EQ(loss(file, {.test_file = folder_ / "moved.csv"}), expected);
   EXPECT_THAT(refusal(file), HasSubstr("--test-file names it"));
+}
+
+// Each setting is one that only a training reads, or one that decides what a saved model computes.
+TEST(ForEvaluation, LeavesToTheTrainingWhatItAloneReads) {
+  const std::set<std::string> read{"model",
+                                   "model-output",
+                                   "data",
+                                   "data-dir",
+                                   "train-file",
+                                   "test-file",
+                                   "test-limit",
+                                   "workers",
+                                   "normalize",
+                                   "in",
+                                   "out",
+                                   "depth",
+                                   "batches",
+                                   "input-scale",
+                                   "image-size",
+                                   "classes",
+                                   "pool",
+                                   "embedding",
+                                   "hidden",
+                                   "bidirectional",
+                                   "vocabulary-size",
+                                   "max-length",
+                                   "tokenizer",
+                                   "context",
+                                   "heads",
+                                   "key-heads",
+                                   "feed-forward",
+                                   "block",
+                                   "bias",
+                                   "dropout",
+                                   "tied-head",
+                                   "norm-eps",
+                                   "rope-theta",
+                                   "batch-size",
+                                   "test-batch-size",
+                                   "loss",
+                                   "loss-weight",
+                                   "label-smoothing",
+                                   "top-k",
+                                   "precision",
+                                   "fp32-part",
+                                   "op-policy",
+                                   "flush-subnormals",
+                                   "cuda-matmul-allow-tf32",
+                                   "cudnn-allow-tf32",
+                                   "allow-fp16-reduced-precision-reduction",
+                                   "allow-bf16-reduced-precision-reduction",
+                                   "cudnn-enabled",
+                                   "cudnn-benchmark",
+                                   "deterministic",
+                                   "threads",
+                                   "device",
+                                   "seed"};
+  const Config unset;
+  for (const Setting& setting : settings()) {
+    Config trained;
+    // A value of any other setting's kind; what it refuses is tried with the next one.
+    for (const std::string text :
+         {"7",      "0.5",  "true",   "false",     "resnet18", "split", "int8", "lion",
+          "linear", "fp16", "1epoch", "test_loss", "blocks",   "0,1",   "mse",  "on",
+          "tokens", "max",  "llama",  "yes",       "1-2",      "FILE",  "cuda"})
+      try {
+        setting.set(trained, text, setting.name);
+        if (setting.get(trained) != setting.get(unset)) break;
+      } catch (const UsageError&) {
+      }
+    ASSERT_NE(setting.get(trained), setting.get(unset)) << setting.name << ": add a value to try";
+    EXPECT_EQ(setting.get(for_evaluation(trained)),
+              setting.get(read.contains(setting.name) ? trained : unset))
+        << setting.name;
+  }
+}
+
+// bf16 alone has weights that are kept so; their FP32 values are in the checkpoint.
+TEST_F(Eval, ARunOfSplitWeightsIsTestedInFp32) {
+  Config config = texts();
+  config.weight_mode = "split";
+  config.precision = "bf16";
+  run(resolve(config, parse_run("bf16")), load_workload(config, c10::kCPU),
+      {.folder = folder_.path(), .checkpoints = folder_ / "checkpoints"});
+  for (const char* path : {"checkpoints", "model.safetensors"}) {
+    const EvalResult result =
+        evaluate_saved(folder_ / path, {.precisions = "fp32,bf16", .data_dir = folder_.path()});
+    ASSERT_EQ(result.runs.size(), 2U);
+    EXPECT_TRUE(std::isfinite(result.runs[0].evaluation.loss)) << path;
+  }
 }
 
 TEST_F(Eval, NewWordsAreUnknownAndTheirShareIsSaid) {

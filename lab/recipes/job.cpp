@@ -194,14 +194,18 @@ void Job::say_what_fits(const std::exception& error) {
   what_if_.reset();
   network_ = {};
   profile::quiet_down(device_);
-  const int64_t fits = find_batch_size(run_, workload_);
+  int64_t fits = find_batch_size(run_, workload_);
+  const bool counts_tokens = config_.tokens_per_step > 0;  // of which batches are a divisor
+  while (counts_tokens && fits > 1 &&
+         config_.tokens_per_step % (fits * config_.context * config_.ranks) != 0)
+    --fits;
   throw TrainingError(
       {.where = "train.run",
        .what = "memory ran out in the run " + run_.spec.label,
        .seen = fmt::format("batch size {}; {}", config_.batch_size,
                            reason.substr(0, reason.find('\n'))),
-       .advice = fmt::format(
-           "--batch-size {} fits in 80 % of what is free (--batch-size auto finds it)", fits)});
+       .advice = fmt::format("--batch-size {} fits in 80 % of what is free{}", fits,
+                             counts_tokens ? "" : " (--batch-size auto finds it)")});
 }
 
 Job::Job(Resolved run, const Workload& workload, JobOptions options, int64_t shared_bytes)
@@ -242,7 +246,7 @@ void Job::begin() {
     result_.history.stopped = true;
     return;
   }
-  result_.top_k = train::top_k_of(config_.top_k, static_cast<int64_t>(workload_.classes.size()));
+  result_.top_k = top_k_of(workload_, config_.top_k);
   const auto optimizer = make_optimizer(run_, network_);
   trainer_.emplace(network_, optimizer, trainer_options());
   add_observers();

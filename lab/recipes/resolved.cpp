@@ -83,7 +83,13 @@ void check_weight_mode(const Config& config, const train::Precision& precision) 
        .seen = config.weight_mode + " with --precision " + std::string(precision.name) +
                (config.autocast ? "" : " --no-autocast"),
        .accepted = "bf16-true, and bf16 with its region; split: fp16-true and fp16, too",
-       .advice = "leave out --weight-mode, or set --precision bf16"});
+       .advice = "--weight-mode master, or --precision bf16"});
+}
+
+// A setting holds the text of a policy, a run's label and an older config.json the path of a file.
+OpPolicy policy_of(const std::string& text) {
+  return text.find('\n') == text.npos ? OpPolicy::from_file(text)
+                                      : OpPolicy::from_text(text, "op-policy");
 }
 
 }  // namespace
@@ -110,7 +116,7 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
     result.optimizer->make(own, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
   check_moments(own);
   check_weight_mode(own, run.precision);
-  if (!own.op_policy.empty()) result.op_policy = OpPolicy::from_file(own.op_policy);
+  if (!own.op_policy.empty()) result.op_policy = policy_of(own.op_policy);
   result.fp32_parts = words_of(own.fp32_part);
   if (result.fp32_parts.back().empty()) result.fp32_parts.pop_back();
   return result;
@@ -167,7 +173,7 @@ void require_parts(const train::Network& network, const std::vector<std::string>
 void keep_in_fp32(const Resolved& run, const train::Network& network) {
   require_parts(network, run.fp32_parts, "--fp32-part");
   OpPolicy policy = run.op_policy.value_or(OpPolicy());
-  require_parts(network, policy.fp32_parts(), "--op-policy " + run.config.op_policy);
+  require_parts(network, policy.fp32_parts(), "--op-policy");
   for (const std::string& part : run.fp32_parts) policy.keep_part_in_fp32(part);
   demi::apply(policy, *network.module);
 }

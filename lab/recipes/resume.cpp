@@ -35,7 +35,7 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"what-if", OnResume::kAny},          {"resume", OnResume::kAny},
     {"shard-optimizer", OnResume::kAny},  {"recompute", OnResume::kAny},
     {"precision", OnResume::kNewRun},     {"loss-scale", OnResume::kNewRun},
-    {"scaler", OnResume::kNewRun},
+    {"scaler", OnResume::kNewRun},        {"weight-mode", OnResume::kNewRun},
 };
 
 const Setting& setting_of(std::string_view name) {
@@ -65,6 +65,12 @@ bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
                     .advice = advice});
 }
 
+// The schedule is made for a number of epochs, and the two are not the same.
+bool changes_rates(const Config& begun, const Config& asked) {
+  return find_schedule(begun.schedule).ends && begun.schedule_steps == 0 &&
+         scheduled_epochs(asked) != scheduled_epochs(begun);
+}
+
 // 0 means that nothing is set, for --steps.
 bool is_shorter(std::string_view setting, const Config& begun, const Config& asked) {
   if (setting == "epochs") return asked.epochs < begun.epochs;
@@ -76,8 +82,7 @@ void require_longer(const Assignment& given, const Config& begun, const Config& 
   if (is_shorter(given.name, begun, asked))
     refuse(given, "this would end the training earlier than that",
            "it was begun with " + setting_of(given.name).get(begun) + "; more is accepted", run);
-  const bool rate_follows = find_schedule(begun.schedule).ends && begun.schedule_steps == 0;
-  if (rate_follows && scheduled_epochs(asked) != scheduled_epochs(begun))
+  if (changes_rates(begun, asked))
     refuse(given, "this would change the learning rates of the " + begun.schedule + " schedule",
            "it was made for " + std::to_string(scheduled_epochs(begun)) + " epochs", run);
 }
@@ -165,10 +170,21 @@ std::string change_of_precision(const Config& begun, const Config& now) {
   return text;
 }
 
-std::string first_difference(const Config& begun, const Config& now) {
-  for (const Setting& setting : settings())
-    if (decides_bits(setting.name) && !is_same(setting, begun, now))
-      return fmt::format("{} is {}, not {}", setting.name, setting.get(begun), setting.get(now));
+std::string first_difference(const Config& begun, const Config& now,
+                             std::span<const Assignment> given) {
+  for (const Setting& setting : settings()) {
+    if (!decides_bits(setting.name) || is_same(setting, begun, now)) continue;
+    // Nobody asked for another: with other ranks the batch of all together stays.
+    if (setting.name == "batch-size" && !last_named(given, "batch-size") &&
+        begun.batch_size == now.batch_size)
+      continue;
+    const bool of_ranks = setting.name == "batch-size" && begun.ranks != now.ranks;
+    const auto on_ranks = [&](int64_t ranks) {
+      return of_ranks ? fmt::format(" on each of {}", ranks) : std::string();
+    };
+    return fmt::format("{} is {}{}, not {}{}", setting.name, setting.get(begun),
+                       on_ranks(begun.ranks), setting.get(now), on_ranks(now.ranks));
+  }
   return "";
 }
 
@@ -206,7 +222,9 @@ void require_saved_settings(const std::filesystem::path& run_folder, const RunRe
     for (const Setting& setting : settings()) {
       const bool is_shorter_now = on_resume(setting.name) == OnResume::kLonger &&
                                   is_shorter(setting.name, of_checkpoint, of_file);
-      const bool is_other = decides_bits(setting.name) && !is_same(setting, of_checkpoint, of_file);
+      const bool is_other =
+          (decides_bits(setting.name) && !is_same(setting, of_checkpoint, of_file)) ||
+          (setting.name == "epochs" && changes_rates(of_checkpoint, of_file));
       if (!names.contains(setting.name) || !(is_shorter_now || is_other)) continue;
       throw UsageError({.where = "--resume",
                         .what = setting.name + " in " + (run_folder / "config.json").string() +

@@ -16,7 +16,8 @@ enum class OnResume {
   kSame,    // it decides the bits of the weights or what is measured
   kLonger,  // it says when training ends: may be raised, where no schedule is made for it
   kAny,     // where and how it runs: device, places of files, workers, checkpoints
-  kNewRun,  // precision and loss scale: with another one the run goes on in a folder of its own
+  kNewRun,  // precision, weight mode and loss scale: with another one the run goes on in a folder
+            // of its own
 };
 
 /// Of the setting of that name.
@@ -38,8 +39,10 @@ DEMI_API std::string change_of_precision(const Config& begun, const Config& now)
 
 /// The first setting that a resumed run may not change and that differs, as "lr is 0.1, not
 /// 0.5", or that makes it another run; "": none. batch-size auto and precision mixed agree with
-/// what they may have become.
-DEMI_API std::string first_difference(const Config& begun, const Config& now);
+/// what they may have become; a batch size that is not among the `given` settings agrees with the
+/// same one of another number of ranks, who will share it.
+DEMI_API std::string first_difference(const Config& begun, const Config& now,
+                                      std::span<const Assignment> given = {});
 
 /// The settings of a run's config.json against those in the checkpoints that it resumes, whose
 /// manifests have a checksum. Throws UsageError with key and both values for one that may not

@@ -51,12 +51,13 @@ TEST(Resume, NamesTheSettingWithItsOldAndItsNewValue) {
 
 // What decides the bits: everything that is not named here.
 TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
-  const std::vector<std::string> free{
-      "epochs",     "steps",           "early-stopping", "device",           "data-dir",
-      "train-file", "test-file",       "workers",        "checkpoint-every", "keep-last",
-      "resume",     "monitor",         "detect-anomaly", "what-if",          "ranks",
-      "devices",    "shard-optimizer", "precision",      "loss-scale",       "scaler",
-      "stop-after", "keep-every",      "keep-best",      "best-by",          "recompute"};
+  const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
+                                      "data-dir",         "train-file", "test-file",      "workers",
+                                      "checkpoint-every", "keep-last",  "resume",         "monitor",
+                                      "detect-anomaly",   "what-if",    "ranks",          "devices",
+                                      "shard-optimizer",  "precision",  "loss-scale",     "scaler",
+                                      "stop-after",       "keep-every", "keep-best",      "best-by",
+                                      "recompute",        "weight-mode"};
   for (const Setting& setting : settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
@@ -98,6 +99,19 @@ TEST(Resume, TheFirstDifferenceIsNamed) {
   EXPECT_EQ(first_difference(begun(), other), "") << "these may differ, or were found";
   other.seed = 7;
   EXPECT_EQ(first_difference(begun(), other), "seed is 0, not 7");
+}
+
+TEST(Resume, OtherRanksAgreeUnlessABatchSizeIsNamed) {
+  Config other = begun();
+  other.ranks = 2;
+  EXPECT_EQ(first_difference(begun(), other), "batch-size is 96 on each of 1, not 96 on each of 2")
+      << "a file's, say";
+  const std::vector<Assignment> ranks{{"ranks", "2", "--ranks"}};
+  EXPECT_EQ(first_difference(begun(), other, ranks), "") << "they share it";
+  const std::vector<Assignment> both{{"ranks", "2", "--ranks"}, {"batch-size", "96", ""}};
+  EXPECT_NE(first_difference(begun(), other, both), "");
+  other.batch_size = 64;
+  EXPECT_NE(first_difference(begun(), other, ranks), "") << "the recipe's is another by now";
 }
 
 // One rank has nobody to share with, so it need not be said.
@@ -175,6 +189,13 @@ TEST(Resume, SettingsAreThoseOfTheCheckpointAsFarAsItSaysThem) {
   text.erase(text.find(seed), seed.size());
   save(2);
   EXPECT_NO_THROW(require_saved_settings(folder, record));
+  record.config = begun();
+  record.config.schedule = "cosine";
+  text = to_json(record.config);
+  save(3);
+  EXPECT_NO_THROW(require_saved_settings(folder, record));
+  record.config.epochs += 6;
+  EXPECT_THROW(require_saved_settings(folder, record), UsageError) << "the rates would jump";
   fs::remove_all(folder);
 }
 

@@ -26,7 +26,7 @@ void check_parts(std::span<const Resolved> runs, const Workload& workload) {
       throw UsageError({.where = config.fp32_part.empty() ? "--op-policy" : "--fp32-part",
                         .what = "this is about the autocast region, and " + run.label +
                                 " computes everything in 16 bits",
-                        .seen = config.fp32_part.empty() ? config.op_policy : config.fp32_part,
+                        .seen = config.fp32_part.empty() ? "a policy" : config.fp32_part,
                         .accepted = "a mixed precision (fp16, bf16), or one of FP32 or more"});
     if (!network.module) network = workload.make_network(static_cast<uint64_t>(config.seed));
     keep_in_fp32(resolved, network);

@@ -77,7 +77,7 @@ RunRecord read_run_record(const fs::path& folder) {
 }
 
 bool can_resume(const fs::path& folder) {
-  return fs::exists(folder / kCheckpoints) || !fs::exists(folder / "report.html");
+  return !checkpoint_folders(folder).empty() || !fs::exists(folder / "report.html");
 }
 
 fs::path checkpoints_of(const fs::path& run_folder, const RunRecord& record,

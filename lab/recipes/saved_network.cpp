@@ -1,5 +1,9 @@
 #include "lab/recipes/saved_network.h"
 
+#include <algorithm>
+#include <iterator>
+#include <utility>
+
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
@@ -20,9 +24,83 @@ train::Network saved_network(const Resolved& run, train::Network made,
   return made;
 }
 
+namespace {
+
+// What only a training reads. A value may not fit the precision of an evaluation, or name a file
+// that is elsewhere now.
+constexpr std::string_view kOfTraining[] = {"limit",
+                                            "overfit-batches",
+                                            "crop-padding",
+                                            "crop-area",
+                                            "horizontal-flip",
+                                            "recompute",
+                                            "epochs",
+                                            "steps",
+                                            "eval-every",
+                                            "optimizer",
+                                            "optimizer-options",
+                                            "betas",
+                                            "lr",
+                                            "min-lr",
+                                            "momentum",
+                                            "nesterov",
+                                            "weight-decay",
+                                            "decay-by-rule",
+                                            "schedule",
+                                            "schedule-epochs",
+                                            "schedule-steps",
+                                            "warmup-epochs",
+                                            "warmup-steps",
+                                            "clip-norm",
+                                            "skip-norm-above",
+                                            "gradient-penalty",
+                                            "accumulate",
+                                            "tokens-per-step",
+                                            "ema",
+                                            "early-stopping",
+                                            "loss-scale",
+                                            "init-scale",
+                                            "growth-factor",
+                                            "backoff-factor",
+                                            "growth-interval",
+                                            "autocast",
+                                            "scaler",
+                                            "moments",
+                                            "weight-mode",
+                                            "skip",
+                                            "ranks",
+                                            "devices",
+                                            "sync-batch-norm",
+                                            "shard-optimizer",
+                                            "dry-run",
+                                            "monitor",
+                                            "detect-anomaly",
+                                            "what-if",
+                                            "checkpoint-every",
+                                            "keep-last",
+                                            "keep-every",
+                                            "keep-best",
+                                            "best-by",
+                                            "stop-after",
+                                            "from",
+                                            "from-state",
+                                            "from-average",
+                                            "resume"};
+
+}  // namespace
+
+Config for_evaluation(Config config) {
+  static const Config unset;
+  for (const Setting& setting : settings())
+    if (std::ranges::find(kOfTraining, setting.name) != std::end(kOfTraining))
+      setting.set(config, setting.get(unset), setting.name);
+  return config;
+}
+
 Resolved resolve_saved(Config config, std::string_view precision, std::string_view device) {
   const RunSpec spec = parse_run(precision);
   require_meaning(spec);
+  config = for_evaluation(std::move(config));
   if (!spec.precision.is_mixed()) {  // which a policy is for, whose file may be elsewhere
     config.op_policy.clear();
     config.fp32_part.clear();

@@ -15,6 +15,10 @@ namespace demi::recipes {
 DEMI_API train::Network saved_network(const Resolved& run, train::Network made,
                                       const checkpoint::NamedTensors& weights);
 
+/// The settings by which a saved model is computed: those that only a training reads have their
+/// defaults, since they need not fit another precision.
+DEMI_API Config for_evaluation(Config config);
+
 /// The run in which a saved model of that config is computed: a precision with variants, as
 /// parse_run has it, that require_meaning accepts, on a device by its name. Throws UsageError,
 /// DeviceError.

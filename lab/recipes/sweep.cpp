@@ -6,6 +6,7 @@
 
 #include "demi/core/error.h"
 #include "lab/recipes/compare_report.h"
+#include "lab/recipes/effects.h"
 #include "lab/report/format.h"
 
 namespace demi::recipes {
@@ -42,6 +43,8 @@ Sweep parse_sweep(std::string_view text, const Config& config) {
     Config tried = config;
     set(tried, sweep.setting, value, "--sweep");
     check(tried);  // the last value as the first, before any is trained
+    const Assignment asked{sweep.setting, value, "--sweep"};
+    check_effects(tried, {&asked, 1});
   }
   return sweep;
 }

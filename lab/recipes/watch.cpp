@@ -75,10 +75,6 @@ void ShowProgress::resume(const train::History& history, int64_t step_examples) 
   state.loss = view.loss;
 }
 
-void ShowProgress::set_top_k(int64_t asked, int64_t classes) {
-  top_k_ = train::top_k_of(asked, classes);
-}
-
 // Without a wait for the device: it is read where steps are shown, after the device was.
 void ShowProgress::after_forward(const train::StepView& view, const at::Tensor& output) {
   if (top_k_ == 0) return;

@@ -46,8 +46,8 @@ class DEMI_API ShowProgress : public train::Callback {
   /// By what an epoch is the best.
   void set_best_by(train::BestBy by) { best_by_ = by; }
 
-  /// Also the share of training examples whose class is among the k likeliest, as top_k_of says.
-  void set_top_k(int64_t asked, int64_t classes);
+  /// Also the share of training examples whose class is among the k likeliest; 0: without it.
+  void set_top_k(int64_t k) { top_k_ = k; }
 
   /// What examples are called: "images"; or what each holds so many of: "tokens".
   void set_items(std::string items, int64_t of_example = 1) {

@@ -91,7 +91,7 @@ TEST(ShowProgress, AnEpochEndsWithALineOfTrainingAndOneOfTheTest) {
 TEST(ShowProgress, TheShareAmongTheLikeliestRunsThroughTheEpoch) {
   std::ostringstream out;
   ShowProgress show(out, {}, c10::kCPU);
-  show.set_top_k(2, 3);
+  show.set_top_k(2);
   const std::vector<loop::NamedInput> inputs{
       {"target", at::tensor(std::vector<int64_t>{0, 1, 2, 0})}};
   const at::Tensor logits = at::tensor(std::vector<double>{3, 2, 1}).repeat({4, 1});

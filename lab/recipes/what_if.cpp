@@ -182,7 +182,8 @@ std::vector<report::Table> what_if_tables(const Comparison& comparison) {
 }
 
 std::vector<std::string> lines_with_policy(const Comparison& comparison, const std::string& line) {
-  static const std::regex own(" --(what-if|precision|op-policy|runs)[ =][^ ]+");
+  static const std::regex own(
+      " --(what-if|precision|op-policy|runs|interleave)[ =]('[^']*'|[^ ]+)");
   static const std::regex command("^demi compare ");
   std::vector<std::string> lines;
   for (const RunResult& run : comparison.runs) {

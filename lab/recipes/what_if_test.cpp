@@ -72,6 +72,14 @@ TEST_F(WhatIfRun, ItsPolicyTrainsToTheLossOfFp32) {
   ASSERT_TRUE(exact.what_if);
   EXPECT_THAT(exact.what_if->fp32_parts(), ElementsAre("layers.0"));
   EXPECT_EQ(exact.what_if_policy, folder_ / "fp32-op-policy-fp16.txt");
+  Comparison comparison;
+  comparison.runs = {exact};
+  EXPECT_THAT(lines_with_policy(comparison,
+                                "demi compare mlp --runs fp32 --interleave=200 "
+                                "--data-dir 'a b' --what-if fp16"),
+              ElementsAre("demi train mlp --data-dir 'a b' --precision fp16 --op-policy " +
+                          exact.what_if_policy.string()))
+      << "as `demi train` takes it";
   config.what_if.clear();
   config.loss_scale = "auto";
   EXPECT_TRUE(train(config, "fp16:scale=1").history.failed);

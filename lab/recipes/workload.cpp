@@ -565,6 +565,12 @@ train::Network make_network(const Config& config, const DataShape& shape, uint64
   return network;
 }
 
+int64_t top_k_of(const Workload& workload, int64_t asked) {
+  if (workload.input.kind != data::Kind::tokens)
+    return train::top_k_of(asked, static_cast<int64_t>(workload.classes.size()));
+  return asked == 0 ? 0 : train::top_k_of(asked, workload.shape.vocabulary);
+}
+
 namespace {
 
 // A network from Python is what its file says: it is tried, and shown.
@@ -578,7 +584,7 @@ void look_at_file(const models::ImportedFile& file, const Resolved& run, Workloa
 void require_all(const Resolved& run, const Config& config, const Workload& workload) {
   if (!has_own_loss(run.config)) require_loss(run, workload.classes.size());
   require_test_set(config, workload);
-  train::top_k_of(config.top_k, static_cast<int64_t>(workload.classes.size()));
+  top_k_of(workload, config.top_k);
 }
 
 Workload workload_of(const Resolved& run, const Loaders& loaders, int64_t batch_size) {

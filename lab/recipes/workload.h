@@ -78,6 +78,10 @@ struct Workload {
   std::function<train::Network(uint64_t seed)> make_network;
 };
 
+/// How many of the likeliest classes make an example right, of `asked` as --top-k has it
+/// (train::top_k_of). Of a language model they are tokens, and 0 stays none.
+DEMI_API int64_t top_k_of(const Workload& workload, int64_t asked);
+
 /// Of processes that train together, the one whose part of the data is read.
 struct RankPart {
   /// This process's number, from 0, and how many processes there are.
