@@ -31,9 +31,11 @@ void check_storage_dtype(c10::ScalarType dtype) {
 
 // As Module::to does: the tensor object stays, its data is replaced.
 void convert(at::Tensor& tensor, c10::ScalarType dtype) {
-  if (!tensor.defined() || !tensor.is_floating_point() || tensor.scalar_type() == dtype) return;
+  if (!tensor.defined()) return;
+  // Also of a tensor that has the dtype already: half of a sum of gradients is none.
+  if (tensor.grad().defined()) tensor.mutable_grad() = at::Tensor();
+  if (!tensor.is_floating_point() || tensor.scalar_type() == dtype) return;
   torch::NoGradGuard no_grad;
-  tensor.mutable_grad() = at::Tensor();
   tensor.set_data(tensor.detach().to(dtype));
 }
 

@@ -12,9 +12,10 @@ class Module;
 namespace demi {
 
 /// Converts a model in place: every floating point parameter and buffer to `dtype` (fp16, bf16,
-/// fp32 or fp64). Gradients are dropped, because they would keep the old dtype. Integer and complex
-/// tensors do not change. The tensor objects stay the same, so optimizers and shared modules keep
-/// their parameters. Weights of an RNN on CUDA are made contiguous again.
+/// fp32 or fp64). All gradients are dropped, those of tensors that have the dtype already too,
+/// since the others would keep the old dtype. Integer and complex tensors do not change. The tensor
+/// objects stay the same, so optimizers and shared modules keep their parameters. Weights of an RNN
+/// on CUDA are made contiguous again.
 ///
 /// With `keep_normalisation_fp32` and a 16-bit dtype, BatchNorm*, InstanceNorm*, LayerNorm,
 /// GroupNorm, demi::nn::Norm, the normalisations of an ImportedModel and what else is derived from

@@ -58,6 +58,14 @@ TEST(ToPrecisionOnce, KeepsTensorObjectsAndDropsGradients) {
   EXPECT_FALSE(held.grad().defined());
 }
 
+TEST(ToPrecisionOnce, DropsTheGradientsOfWhatHasTheDtypeToo) {
+  auto model = convolutional_model();
+  model->forward(torch::randn({2, 3, 8, 8})).sum().backward();
+  to_precision(*model, torch::kBFloat16);
+  for (const auto& item : model->named_parameters())
+    EXPECT_FALSE(item.value().grad().defined()) << item.key();
+}
+
 TEST(ToPrecisionOnce, EverythingWhenAskedAndBackAgain) {
   auto model = convolutional_model();
   to_precision(*model, torch::kHalf, /*keep_normalisation_fp32=*/false);
