@@ -129,21 +129,33 @@ std::string comment_of(const std::string& line) {
   return first == std::string::npos ? "" : line.substr(first, last + 1 - first);
 }
 
-void read_part(OpPolicy& policy, const std::vector<std::string>& words, const std::string& line) {
-  if (words.size() != 3 || words[2] != name_of(OpCategory::fp32))
+/// A part's name may hold blanks: it is what stands between the first word and the last.
+void read_part(OpPolicy& policy, std::string_view line) {
+  constexpr std::string_view kGaps = " \t\r=";
+  const std::string_view first = "part", last = name_of(OpCategory::fp32);
+  std::string_view name = line.substr(line.find(first) + first.size());
+  name = name.substr(0, name.find_last_not_of(kGaps) + 1);
+  const bool ends_so = name.ends_with(last);
+  if (ends_so) name.remove_suffix(last.size());
+  const std::size_t begin = name.find_first_not_of(kGaps), end = name.find_last_not_of(kGaps);
+  const bool is_named = begin != std::string_view::npos && end + 1 < name.size();
+  const bool is_twice =
+      is_named && name.substr(0, end + 1).ends_with(std::string(" ").append(last));
+  if (!ends_so || !is_named || is_twice)
     refuse({.what = "a line of a part holds its name and fp32",
             .seen = line,
             .advice = "as in: part encoder.norm fp32"});
-  policy.keep_part_in_fp32(words[1]);
+  policy.keep_part_in_fp32(name.substr(begin, end + 1 - begin));
 }
 
 void read_line(OpPolicy& policy, const std::string& text) {
-  std::string line = text.substr(0, text.find('#'));
+  const std::string written = text.substr(0, text.find('#'));
+  std::string line = written;
   std::replace(line.begin(), line.end(), '=', ' ');
   std::istringstream stream(line);
   const std::vector<std::string> words{std::istream_iterator<std::string>(stream), {}};
   if (words.empty()) return;
-  if (words[0] == "part") return read_part(policy, words, line);
+  if (words[0] == "part") return read_part(policy, written);
   if (words.size() != 2)
     refuse({.what = "a line holds an op and a category",
             .seen = line,

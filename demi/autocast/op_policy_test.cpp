@@ -385,6 +385,7 @@ TEST_F(PolicyFile, NamesOverloadsThatDiffer) {
   expect_read_back(OpPolicy(all).set("sum.", OpCategory::promote));
   expect_read_back(OpPolicy(all).set("sum.dim_IntList", OpCategory::promote));
   expect_read_back(OpPolicy(all).set("sum.", OpCategory::fp32, "another reason"));
+  expect_read_back(OpPolicy().keep_part_in_fp32("the head").keep_part_in_fp32("a=b"));
 }
 
 TEST_F(PolicyFile, ThatCannotBeWrittenIsRefused) {
