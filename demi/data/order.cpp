@@ -94,7 +94,7 @@ at::Tensor Order::indices(int64_t epoch, int64_t position) const {
   require_order(position >= 0 && position < batches_, "no batch at that position", position,
                 fmt::format("0 to {}", batches_ - 1));
   const std::lock_guard lock(mutex_);
-  if (cached_epoch_ != epoch) {
+  if (!cached_.defined() || cached_epoch_ != epoch) {
     cached_ = permutation(epoch);
     cached_epoch_ = epoch;
   }

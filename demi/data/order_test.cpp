@@ -42,6 +42,11 @@ TEST(Order, ShowsEveryExampleOnceAnEpoch) {
   EXPECT_EQ(order.indices(0, 2).numel(), 2);
 }
 
+TEST(Order, HasAnEpochBeforeTheFirst) {
+  const Order order(10, {.batch_size = 4, .shuffle = true, .seed = 3});
+  EXPECT_EQ(order.indices(-1, 0).numel(), 4);
+}
+
 TEST(Order, IsAFunctionOfSeedAndEpochAlone) {
   const Order a(1000, {.batch_size = 64, .shuffle = true, .seed = 3});
   const Order b(1000, {.batch_size = 100, .shuffle = true, .seed = 3});
