@@ -24,7 +24,9 @@ std::shared_ptr<void> range_of(Phase phase) {
 }  // namespace
 
 void synchronize(c10::Device device) {
-  if (!device.is_cpu()) at::accelerator::synchronizeDevice(device.has_index() ? device.index() : 0);
+  if (device.is_cpu()) return;
+  at::accelerator::synchronizeDevice(device.has_index() ? device.index()
+                                                        : at::accelerator::getDeviceIndex());
 }
 
 PhaseTimer::PhaseTimer(c10::Device device, bool synchronise)
