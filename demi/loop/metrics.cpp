@@ -3,6 +3,8 @@
 #include <cmath>
 #include <utility>
 
+#include "demi/loop/used_rates.h"
+
 namespace demi::loop {
 
 void add_results(const std::vector<StepResult>& results, bool scaled, StepMetrics& record) {
@@ -23,10 +25,14 @@ void add_results(const std::vector<StepResult>& results, bool scaled, StepMetric
   if (measured) record.grad_norm = std::sqrt(squares);
 }
 
-std::vector<StepMetrics> UnreadSteps::read(bool scaled) {
+std::vector<StepMetrics> UnreadSteps::read(bool scaled, const torch::optim::Optimizer& first) {
+  std::vector<const std::vector<StepResult>*> results;
+  for (const Step& step : steps_) results.push_back(&step.results);
+  const std::vector<double> rates = used_rates(first, results);
   std::vector<StepMetrics> all;
   for (const Step& step : std::exchange(steps_, {})) {
     StepMetrics& record = all.emplace_back(step.known);
+    if (!rates.empty()) record.learning_rate = rates[all.size() - 1];
     record.loss = step.loss.item<double>() / static_cast<double>(step.batches);
     add_results(step.results, scaled, record);
   }

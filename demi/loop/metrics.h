@@ -21,9 +21,9 @@ class UnreadSteps {
     steps_.push_back({known, std::move(loss), batches, std::move(results)});
   }
   std::int64_t count() const { return std::ssize(steps_); }
-  /// All of them, with loss, loss scale, norm, and whether an optimizer skipped. Waits for the
-  /// device.
-  std::vector<StepMetrics> read(bool scaled);
+  /// All of them, with loss, loss scale, norm, and whether an optimizer skipped. `first`: whose
+  /// learning rate is recorded. Waits for the device.
+  std::vector<StepMetrics> read(bool scaled, const torch::optim::Optimizer& first);
 
  private:
   struct Step {

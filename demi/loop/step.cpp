@@ -501,7 +501,7 @@ void Step::Impl::drop() {
 }
 
 void Step::Impl::read() {
-  for (const StepMetrics& record : unread.read(run.scaler->is_enabled()))
+  for (const StepMetrics& record : unread.read(run.scaler->is_enabled(), *job.optimizers.front()))
     each_observer([&](StepObserver& observer) { observer.on_step(record, 0); });
 }
 

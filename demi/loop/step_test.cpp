@@ -14,6 +14,7 @@
 #include <torch/utils.h>
 #include <unistd.h>
 
+#include <cmath>
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -522,6 +523,28 @@ TEST(Step, IsWatched) {
 }
 
 // Of the step that has begun nothing was recorded: it is the next one that is read.
+TEST(Step, RecordsTheRatesOfATable) {
+  torch::nn::Linear one(torch::nn::LinearOptions(1, 1).bias(false));
+  optim::SGD sgd(one->parameters(), optim::SGDOptions(7));
+  sgd.set_scheduled_rates(0, {4, 2, 1});
+  Step step(Job{.models = {one.get()}, .optimizers = {&sgd}},
+            {.precision = parse_precision("fp32"), .read_every = 3});
+  const auto seen = std::make_shared<Seen>();
+  step.watch(seen);
+  std::vector<float> applied;
+  for (const double gradient : {1.0, 1.0, std::nan(""), 1.0, 1.0, 1.0}) {
+    const float before = one->weight.item<float>();
+    step.batch(Step::Losses([&] { return Losses{one->weight.sum() * gradient}; }));
+    step.finish();
+    applied.push_back(before - one->weight.item<float>());
+  }
+  EXPECT_THAT(applied, ::testing::Pointwise(::testing::FloatNear(1e-5F),
+                                            std::vector<float>{4, 2, 0, 1, 1, 1}));
+  std::vector<double> rates;
+  for (const StepMetrics& record : seen->records) rates.push_back(record.learning_rate);
+  EXPECT_THAT(rates, ElementsAre(4, 2, 1, 1, 1, 1));
+}
+
 TEST(Step, IsWatchedFromTheMiddleOfAStep) {
   Loop loop;
   Step step(loop.job(), {.read_every = 1});

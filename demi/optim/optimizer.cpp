@@ -378,6 +378,13 @@ void Optimizer::set_scheduled_rates(size_t group, const std::vector<double>& rat
     impl().rates[group] = at::tensor(rates, at::kDouble);
 }
 
+at::Tensor Optimizer::scheduled_rates(size_t group) const {
+  const auto found = impl().rates.find(group);
+  return found == impl().rates.end() ? at::Tensor() : found->second;
+}
+
+int64_t Optimizer::steps_taken() const { return impl().pending->taken(); }
+
 double Optimizer::bytes_per_parameter() const { return impl().pending->bytes_per_parameter(); }
 
 std::map<std::string, at::Tensor> Optimizer::state_tensors() const {

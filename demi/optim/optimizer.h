@@ -91,6 +91,11 @@ class DEMI_API Optimizer : public torch::optim::Optimizer {
   /// not, and for a rate that is negative or not finite.
   void set_scheduled_rates(size_t group, const std::vector<double>& rates);
 
+  /// The table that set_scheduled_rates() was given: fp64, (steps), on the CPU. Undefined: none.
+  at::Tensor scheduled_rates(size_t group) const;
+  /// Steps taken so far, without those that were skipped. Waits for the device.
+  int64_t steps_taken() const;
+
   /// Tensor bytes that the last step's passes read and wrote, for each element with a gradient.
   double bytes_per_parameter() const;
 

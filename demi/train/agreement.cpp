@@ -25,6 +25,10 @@ std::uint32_t checksum(const torch::optim::OptimizerOptions& options) {
   return crc32c(bytes.str());
 }
 
+std::uint32_t checksum(const at::Tensor& rates) {
+  return crc32c({static_cast<const char*>(rates.const_data_ptr()), rates.nbytes()});
+}
+
 // The values at some steps tell two schedules apart.
 std::string values_of(const optim::lr::Schedule& schedule, double base) {
   if (!schedule) return "none";
@@ -81,6 +85,9 @@ std::string agreement_on(const torch::optim::Optimizer& optimizer, const std::st
     if (!ours)
       text +=
           fmt::format("{}: options with checksum {:08x}\n", group, checksum(groups[g].options()));
+    if (const at::Tensor rates = ours ? ours->scheduled_rates(g) : at::Tensor(); rates.defined())
+      text += fmt::format("{}: {} scheduled rates with checksum {:08x}\n", group, rates.numel(),
+                          checksum(rates));
     for (const auto& [option, value] : ours ? numbers[g] : StateDict())
       text += fmt::format("{}: {} {}\n", group, option, value);
   }

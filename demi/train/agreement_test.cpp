@@ -85,6 +85,16 @@ TEST_F(Agreement, OptimizersThatDifferAreNamed) {
   const auto with_momentum = agreed<torch::optim::SGD>(torch::optim::SGDOptions(0.1).momentum(0.9));
   EXPECT_THAT(disagreement(kAgreedSgd, {with_momentum}),
               Each(HasSubstr("optimizer 0, group 0: options with checksum")));
+  const auto with_rates = [](std::vector<double> rates) -> OptimizerToAgreeOn {
+    return [rates](const std::vector<at::Tensor>& parameters) {
+      auto adamw = std::make_shared<optim::AdamW>(parameters, optim::AdamWOptions(0.1));
+      adamw->set_scheduled_rates(0, rates);
+      return adamw;
+    };
+  };
+  EXPECT_THAT(disagreement(with_rates({0.1, 0.2}), {with_rates({0.1, 0.2})}), Each(IsEmpty()));
+  EXPECT_THAT(disagreement(with_rates({0.1, 0.2}), {with_rates({0.1, 0.3})}),
+              Each(HasSubstr("optimizer 0, group 0: 2 scheduled rates with checksum")));
   const OptimizerToAgreeOn of_weight = [](const std::vector<at::Tensor>& parameters) {
     return std::make_shared<optim::AdamW>(std::vector<at::Tensor>{parameters.front()},
                                           optim::AdamWOptions(0.1));

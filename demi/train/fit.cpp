@@ -24,6 +24,7 @@
 #include "demi/data/to_device.h"
 #include "demi/loop/metrics.h"
 #include "demi/loop/region.h"
+#include "demi/loop/used_rates.h"
 #include "demi/train/agreement.h"
 #include "demi/train/bf16_agreement.h"
 #include "demi/train/evaluate.h"
@@ -596,10 +597,14 @@ std::vector<Fit::Told> Fit::taken_from_device() {
   const auto judged = read_sums(unread_, &StepSums::judged);
   const auto correct = read_sums(unread_, &StepSums::correct);
   const auto answers = read_sums(unread_, &StepSums::answers);
+  std::vector<const std::vector<StepResult>*> results;
+  for (const UnreadStep& step : unread_) results.push_back(&step.results);
+  const auto rates = loop::used_rates(*options_.optimizers.front(), results);
   History& history = progress_.history;
   for (std::size_t i = 0; i < unread_.size(); ++i) {
     UnreadStep& step = unread_[i];
     StepMetrics& record = step.record;
+    if (!rates.empty()) record.learning_rate = rates[i];
     const double count = answers.empty() ? static_cast<double>(step.examples) : answers[i];
     record.loss = loss[i] / count;  // NaN of none
     if (!correct.empty() && count > 0) record.accuracy = correct[i] / count;

@@ -59,6 +59,16 @@ TEST(OddMoment, ASecondFitBeginsFromTheFirstRate) {
   EXPECT_EQ(after.fit(rows).steps.front().learning_rate, 0.1);
 }
 
+TEST(OddMoment, TheHistoryHasTheRatesOfATable) {
+  Small s;
+  auto optimizer = std::make_shared<optim::SGD>(s.model->parameters(), optim::SGDOptions(7));
+  optimizer->set_scheduled_rates(0, {0.5, 0.25, 0.125});
+  Trainer trainer = s.trainer({.epochs = 2, .optimizers = {optimizer}});
+  std::vector<double> rates;
+  for (const StepMetrics& step : trainer.fit(s.loader()).steps) rates.push_back(step.learning_rate);
+  EXPECT_EQ(rates, (std::vector<double>{0.5, 0.25, 0.125, 0.125}));
+}
+
 TEST(OddMoment, AMomentumScheduleNeedsNoScheduleOfTheRate) {
   Small s, by_hand;
   const auto momentum = [](int64_t step) { return step == 0 ? 0.9 : 0.25; };
