@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <iterator>
@@ -80,7 +81,11 @@ Every Every::parse(std::string_view text) {
 std::string Every::to_string() const {
   if (steps > 0) return std::to_string(steps);
   if (epochs > 0) return fmt::format("{}epoch{}", epochs, epochs == 1 ? "" : "s");
-  return minutes > 0 ? fmt::format("{}min", minutes) : "0";
+  if (!(minutes > 0)) return "0";
+  std::array<char, 400> digits{};  // never with an exponent, which parse() does not know
+  const auto end = std::to_chars(digits.data(), digits.data() + digits.size(), minutes,
+                                 std::chars_format::fixed);
+  return std::string(digits.data(), end.ptr) + "min";
 }
 
 }  // namespace demi::train

@@ -38,6 +38,10 @@ TEST(Every, ReadsTimesOfSeveralUnits) {
 TEST(Every, WritesWhatItReads) {
   for (const char* text : {"400", "1epoch", "2epochs", "10min", "0.25min", "0"})
     EXPECT_EQ(Every::parse(text).to_string(), text);
+  for (const char* text : {"0.0006s", "0.1s", "7s", "99999999999999999999999h"}) {
+    const Every every = Every::parse(text);
+    EXPECT_EQ(Every::parse(every.to_string()), every) << every.to_string();
+  }
 }
 
 TEST(Every, RefusesOtherTextAndSaysWhatItAccepts) {
