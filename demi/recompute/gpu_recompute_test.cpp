@@ -16,7 +16,13 @@
 namespace demi {
 namespace {
 
-class GpuRecompute : public ::testing::TestWithParam<double> {
+struct Case {
+  double dropout;  // of the attention's weights and of what is added
+  bool in_region;  // bf16; else FP32, which takes another of LibTorch's kernels for attention
+  bool with_mask;  // another one again
+};
+
+class GpuRecompute : public ::testing::TestWithParam<Case> {
  protected:
   void SetUp() override {
     const CudaLibrary& library = load_cuda();
@@ -26,22 +32,25 @@ class GpuRecompute : public ::testing::TestWithParam<double> {
   }
 };
 
-// Its parameter is the share that dropout drops: of the attention's weights and of what is added.
 TEST_P(GpuRecompute, HasTheBitsOfThePlainRun) {
+  const Case& of = GetParam();
   const BackendsGuard exact({.deterministic_algorithms = true});
   torch::manual_seed(1);
   nn::TransformerBlock block(nn::TransformerBlockOptions{
-      .width = 128, .heads = 4, .attention_dropout = GetParam(), .residual_dropout = GetParam()});
+      .width = 128, .heads = 4, .attention_dropout = of.dropout, .residual_dropout = of.dropout});
   block->to(torch::kCUDA);
   const at::Tensor x = torch::randn({4, 96, 128}).cuda().requires_grad_();
+  const nn::TokenContext context =
+      of.with_mask ? nn::TokenContext{.mask = (torch::rand({96, 96}) > 0.2).cuda()}
+                   : nn::TokenContext{.causal = true};
   const auto gradients = [&](bool recomputed, Keep keep) {
     torch::manual_seed(3);
     block->zero_grad();
     x.mutable_grad() = at::Tensor();
     at::Tensor loss;
     {
-      const Autocast region(torch::kCUDA, {.dtype = torch::kBFloat16});
-      const auto forward = [&](const at::Tensor& t) { return block->forward(t, {.causal = true}); };
+      const Autocast region(torch::kCUDA, {.dtype = torch::kBFloat16, .enabled = of.in_region});
+      const auto forward = [&](const at::Tensor& t) { return block->forward(t, context); };
       const at::Tensor y = recomputed ? recompute(forward, x, {.keep = keep}) : forward(x);
       loss = y.square().mean();
     }
@@ -61,7 +70,10 @@ TEST_P(GpuRecompute, HasTheBitsOfThePlainRun) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Dropout, GpuRecompute, ::testing::Values(0.0, 0.2));
+INSTANTIATE_TEST_SUITE_P(Dropout, GpuRecompute,
+                         ::testing::Values(Case{0, true, false}, Case{0.2, true, false},
+                                           Case{0.2, true, true}, Case{0, false, false},
+                                           Case{0.2, false, false}, Case{0.2, false, true}));
 
 }  // namespace
 }  // namespace demi

@@ -40,15 +40,32 @@ struct Below;
 template <class Op, class Result, class... Arguments>
 struct Below<Op, Result(Arguments...)> {
   static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
+    return kept_if(true, keys, arguments...);
+  }
+  static Result kept_if(bool is_kept, c10::DispatchKeySet keys, Arguments... arguments) {
     const auto compute = [&] {
       return Op::redispatch(keys & c10::after_ADInplaceOrView_keyset, arguments...);
     };
     KeptResults* kept = KeptResults::of_this_thread;
     if (!kept) [[likely]]
       return compute();
-    return from_list<Result>(kept->results(Op::name, [&] { return as_list(compute()); }));
+    if (is_kept)
+      return from_list<Result>(kept->results(Op::name, [&] { return as_list(compute()); }));
+    const KeptResultsScope not_within(nullptr);
+    return compute();
   }
 };
+
+// Attention that draws is not kept: the second run has to draw as well, or all that is drawn after
+// it would be other numbers.
+using Efficient = at::_ops::_scaled_dot_product_efficient_attention;
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor> efficient_attention(
+    c10::DispatchKeySet keys, const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+    const std::optional<at::Tensor>& bias, bool compute_log_sumexp, double dropout, bool causal,
+    std::optional<double> scale) {
+  return Below<Efficient>::kept_if(dropout == 0, keys, q, k, v, bias, compute_log_sumexp, dropout,
+                                   causal, scale);
+}
 
 void share_version(const at::Tensor& of, const at::Tensor& with) {
   of.unsafeGetTensorImpl()->set_version_counter(with.unsafeGetTensorImpl()->version_counter());
@@ -86,8 +103,7 @@ void register_kernels() {
                TORCH_FN((UnsafeView<ops::unsafe_split_with_sizes>::call)));
   library.impl("_scaled_dot_product_flash_attention_for_cpu",
                TORCH_FN((Below<ops::_scaled_dot_product_flash_attention_for_cpu>::call)));
-  library.impl("_scaled_dot_product_efficient_attention",
-               TORCH_FN((Below<ops::_scaled_dot_product_efficient_attention>::call)));
+  library.impl("_scaled_dot_product_efficient_attention", TORCH_FN(efficient_attention));
 }
 
 Tensors computed(c10::function_ref<Tensors()> compute) {

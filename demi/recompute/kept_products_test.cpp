@@ -1,10 +1,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <torch/library.h>
 #include <torch/torch.h>
 
+#include <array>
 #include <cstring>
 #include <functional>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "demi/attention/attention.h"
@@ -180,6 +183,46 @@ TEST(KeptProducts, RefuseAFunctionThatMultipliesOtherwise) {
         testing::ThrowsMessage<UsageError>(HasSubstr(
             twice ? "ran another product when it was run again; seen: aten::mm; accepted: none"
                   : "again; seen: aten::addmm; accepted: aten::mm;")));
+  }
+}
+
+// In place of the kernel for CUDA: attention that draws from the generator, and some gradients.
+using Four = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+Four drawing_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
+                       const std::optional<at::Tensor>&, bool, double dropout, bool,
+                       std::optional<double>) {
+  const auto weights = at::matmul(q, k.transpose(2, 3)).softmax(-1);
+  const auto keep = dropout > 0 ? at::rand(weights.sizes()).gt(dropout) : weights.ge(0);
+  return {at::matmul(weights * keep, v), keep.to(torch::kFloat), at::zeros({}, torch::kLong),
+          at::zeros({}, torch::kLong)};
+}
+Four its_gradients(const at::Tensor& g, const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                   const at::Tensor&, const at::Tensor& out, const at::Tensor& keep,
+                   const at::Tensor&, const at::Tensor&, double, std::array<bool, 4>, bool,
+                   std::optional<double>) {
+  return {g * out, g * keep.sum(-1, true), g * 3, at::Tensor()};
+}
+
+TEST(KeptProducts, LeaveTheNumbersThatAttentionAndWhatFollowsItDraw) {
+  torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::CPU, __FILE__, __LINE__);
+  library.impl("_scaled_dot_product_efficient_attention", TORCH_FN(drawing_attention));
+  library.impl("_scaled_dot_product_efficient_attention_backward", TORCH_FN(its_gradients));
+  const auto attend = [](const at::Tensor& t, double dropout) {
+    return std::get<0>(at::_scaled_dot_product_efficient_attention(
+        t, t, t, {}, /*compute_log_sumexp=*/true, dropout));
+  };
+  const auto heads = torch::randn({1, 2, 16, 8}).requires_grad_();
+  EXPECT_TRUE(is_found([&](const auto& t) { return attend(t, 0); }, heads));
+  for (const double dropout : {0.0, 0.3}) {
+    const auto layer = [&](const at::Tensor& t) {
+      return at::dropout(attend(t.sin(), dropout), 0.5, true).exp();
+    };
+    const auto gradient = [&](bool recomputed) {
+      torch::manual_seed(7);
+      const auto y = recomputed ? recompute(layer, heads, kProducts) : layer(heads);
+      return torch::autograd::grad({y.square().sum()}, {heads})[0];
+    };
+    EXPECT_TRUE(torch::equal(gradient(true), gradient(false))) << dropout;
   }
 }
 
