@@ -14,7 +14,7 @@
 
 #include "demi/core/error.h"
 #include "demi/recompute/other_run.h"
-#include "demi/recompute/outside_writes.h"
+#include "demi/recompute/outside_tensors.h"
 #include "demi/recompute/sharing.h"
 #include "demi/weights/accumulator.h"
 
@@ -122,7 +122,8 @@ class Frame::FirstRun final : public SavedTensorScope {
 // Takes the tensors that the first run has left out of the graph.
 class Frame::SecondRun final : public SavedTensorScope {
  public:
-  explicit SecondRun(Frame& frame) : frame_(frame), wanted_(frame.places_.size()) {
+  SecondRun(Frame& frame, const OutsideWatch& watch)
+      : frame_(frame), watch_(watch), wanted_(frame.places_.size()) {
     frame_.made_.assign(wanted_, {});
     ++second_runs;
   }
@@ -135,7 +136,12 @@ class Frame::SecondRun final : public SavedTensorScope {
       frame_.check_place(number, tensor);
       frame_.made_[number] = {tensor, version_of(tensor)};
     }
-    if (count_ >= wanted_ && frame_.options_.early_stop) throw Enough();
+    if (count_ >= wanted_ && frame_.options_.early_stop && is_written()) throw Enough();
+  }
+  // rrelu_with_noise saves its noise before it draws it.
+  bool is_written() const {
+    return std::ranges::none_of(
+        frame_.made_, [&](const Made& one) { return watch_.is_being_written(one.tensor); });
   }
   bool has_enough() const { return count_ >= wanted_; }
   void check_count() const {
@@ -146,6 +152,7 @@ class Frame::SecondRun final : public SavedTensorScope {
 
  private:
   Frame& frame_;
+  const OutsideWatch& watch_;
   std::size_t wanted_, count_ = 0;
 };
 
@@ -188,7 +195,9 @@ Tensors Frame::run(const Tensors& inputs) try {
     const auto saved_so_far = [this] { return places_.size(); };
     if (products_) storing.emplace(*products_, saved_so_far);
     const tensor::KeptResultsScope kept(storing ? &*storing : nullptr);
+    OutsideWatch watch;
     outputs = function_(inputs);
+    outside_ = watch.take();
   }
   for (std::size_t i = 0; i < inputs.size(); ++i)
     if (version_of(inputs[i]) != versions[i])
@@ -240,12 +249,17 @@ void Frame::check_place(std::size_t number, const at::Tensor& made) const {
                  version_of(made), place.version);
 }
 
-void Frame::check_leaves() const {
+void Frame::check_outside() const {
   for (const auto& [leaf, version] : leaves_)
     if (version_of(leaf) != version)
       refuse_write("a weight that the function uses, " +
                        described(leaf.scalar_type(), leaf.device(), leaf.sizes()) + ",",
                    version_of(leaf), version);
+  for (const auto& [known, version] : outside_.read)
+    if (const at::Tensor tensor(known.lock()); version_of(tensor) != version && tensor.defined())
+      refuse_write("a tensor that the function reads, " +
+                       described(tensor.scalar_type(), tensor.device(), tensor.sizes()) + ",",
+                   version_of(tensor), version);
 }
 
 at::Tensor Frame::saved(std::size_t number) {
@@ -270,7 +284,7 @@ void Frame::run_again() {
   if (!function_)
     refuse({.where = "recompute.backward",
             .what = "the call of recompute() that a tensor comes from has ended in an error"});
-  check_leaves();
+  check_outside();
   Tensors inputs;
   for (const auto& input : inputs_) inputs.push_back(input.unpack());
   try {
@@ -283,9 +297,9 @@ void Frame::run_again() {
 }
 
 void Frame::call_again(const Tensors& inputs) {
-  const OutsideWrites outside;
+  const OutsideWatch watch(outside_);
   const ForwardState::Guard state(state_);
-  SecondRun run(*this);
+  SecondRun run(*this, watch);
   std::optional<KeptProducts::Finding> finding;
   if (products_) finding.emplace(*products_);
   const tensor::KeptResultsScope kept(finding ? &*finding : nullptr);
@@ -294,6 +308,7 @@ void Frame::call_again(const Tensors& inputs) {
   } catch (const Enough&) {
     if (!run.has_enough()) throw;
   }
+  watch.check();
   run.check_count();
 }
 

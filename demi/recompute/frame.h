@@ -10,6 +10,7 @@
 
 #include "demi/recompute/forward_state.h"
 #include "demi/recompute/kept_products.h"
+#include "demi/recompute/outside_tensors.h"
 #include "demi/recompute/recompute.h"
 #include "demi/recompute/saved_tensor_hooks.h"
 
@@ -57,7 +58,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
 
   std::size_t add_place(const at::Tensor& tensor);
   void check_place(std::size_t number, const at::Tensor& made) const;
-  void check_leaves() const;
+  void check_outside() const;
   void run_again();
   void call_again(const Tensors& inputs);
   void forget_after_backward();
@@ -67,6 +68,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
   std::vector<torch::autograd::SavedVariable> inputs_;
   ForwardState state_;
   std::optional<KeptProducts> products_;
+  OutsideTensors outside_;
   std::vector<Leaf> leaves_;
   std::vector<Place> places_;
   // Guards those below, and second runs. Recursive: what a second run replaces may be a tensor of
