@@ -3,7 +3,6 @@
 #include <ATen/ATen.h>
 #include <ATen/record_function.h>
 
-#include <algorithm>
 #include <mutex>
 
 namespace demi::recomputation {
@@ -37,12 +36,6 @@ std::vector<c10::Device> RandomState::devices() const {
   std::vector<c10::Device> all;
   for (const auto& [device, state] : states_) all.push_back(device);
   return all;
-}
-
-bool RandomState::operator==(const RandomState& other) const {
-  const at::DisableRecordFunctionGuard unobserved;
-  return std::equal(states_.begin(), states_.end(), other.states_.begin(), other.states_.end(),
-                    [](const auto& a, const auto& b) { return a.second.equal(b.second); });
 }
 
 ForwardState::Guard::Guard(const ForwardState& state)

@@ -21,7 +21,6 @@ class RandomState {
   explicit RandomState(const std::vector<c10::Device>& devices);
   void restore() const;
   std::vector<c10::Device> devices() const;
-  bool operator==(const RandomState& other) const;
 
  private:
   std::vector<std::pair<c10::Device, at::Tensor>> states_;

@@ -207,7 +207,6 @@ Tensors Frame::run(const Tensors& inputs) try {
               .advice = "let it write to a clone"});
   if (places_.empty()) return outputs;
   if (products_ && options_.early_stop) products_->drop_from(places_.size());
-  if (state_.random == random_state(inputs, options_.preserve_random_state)) state_.random = {};
   each_leaf(outputs, first, [this](const at::Tensor& leaf) {
     leaves_.push_back({leaf, version_of(leaf)});
   });

@@ -26,7 +26,8 @@ struct RecomputeOptions {
   /// The function draws from LibTorch's default generators (dropout): the state of the CPU's and of
   /// those of the inputs' devices is restored while it runs again. false: nothing is restored.
   bool preserve_random_state = true;
-  /// The second run ends, by an exception of no type, as soon as backward has what it needs.
+  /// The second run ends, by an exception of no type, as soon as backward has what it needs. Not of
+  /// a function that is noexcept itself; false for one that passes through such a function.
   bool early_stop = true;
 };
 
@@ -40,6 +41,12 @@ using Function = std::function<Tensors(const Tensors&)>;
 /// What recompute() is made of: its call, whatever it takes, as a function of tensors.
 DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOptions& options);
 
+/// The same options; nothing is thrown through a function that is noexcept.
+inline RecomputeOptions fit_for(bool is_noexcept, RecomputeOptions options) {
+  options.early_stop = options.early_stop && !is_noexcept;
+  return options;
+}
+
 }  // namespace recomputation
 
 /// function(inputs), without keeping what backward needs of it (activation checkpointing): backward
@@ -51,9 +58,10 @@ DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOp
 /// `function` takes a tensor or a std::vector<at::Tensor>, as `inputs` is, and returns either; its
 /// result is returned. The gradients are bit for bit those of function(inputs), also of weights
 /// that the function uses without being given them. Both runs have the same autocast state (dtype,
-/// policy, cache, FP32 parts), generators and inputs; what the second one writes to tensors from
-/// outside, such as the running statistics of BatchNorm, is put back. Calls nest, and may be in a
-/// region, under accumulation, in torch::autograd::grad, with retain_graph and create_graph.
+/// policy, cache, FP32 parts), generators and inputs, and find the same numbers in tensors from
+/// outside that they write to (running statistics, counters, codebooks); what the second one writes
+/// there is put back. Calls nest, and may be in a region, under accumulation, in
+/// torch::autograd::grad, with retain_graph and create_graph.
 ///
 /// The inputs are kept, and so is the function with what it captures by value; what it captures by
 /// reference must live until backward. Give it activations as inputs, and capture modules and
@@ -62,28 +70,33 @@ DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOp
 ///
 /// Throws UsageError if the function writes to an input. Backward throws UsageError if the second
 /// run saves other tensors than the first one, and LibTorch's error, as without recompute, if an
-/// input or a weight was written to in between (of a frozen weight that a region casts this goes
-/// unnoticed). Does not synchronise. In a graph that is captured on CUDA preserve_random_state
+/// input, a weight or another tensor that the function reads was written to in between by something
+/// else. Does not synchronise. In a graph that is captured on CUDA preserve_random_state
 /// must be false.
 template <class Call>
 auto recompute(Call&& function, const std::vector<at::Tensor>& inputs,
                const RecomputeOptions& options = {}) {
   using recomputation::Tensors;
   using Result = std::decay_t<std::invoke_result_t<Call&, const Tensors&>>;
+  const auto fit =
+      recomputation::fit_for(std::is_nothrow_invocable_v<Call&, const Tensors&>, options);
   if constexpr (std::is_same_v<Result, at::Tensor>)
     return recomputation::run([call = std::forward<Call>(function)](
                                   const Tensors& x) mutable { return Tensors{call(x)}; },
-                              inputs, options)[0];
+                              inputs, fit)[0];
   else
-    return recomputation::run(std::forward<Call>(function), inputs, options);
+    return recomputation::run(std::forward<Call>(function), inputs, fit);
 }
 
 /// The same with one input.
 template <class Call>
 auto recompute(Call&& function, const at::Tensor& input, const RecomputeOptions& options = {}) {
-  return recompute([call = std::forward<Call>(function)](
-                       const recomputation::Tensors& x) mutable { return call(x[0]); },
-                   recomputation::Tensors{input}, options);
+  return recompute(
+      [call = std::forward<Call>(function)](const recomputation::Tensors& x) mutable {
+        return call(x[0]);
+      },
+      recomputation::Tensors{input},
+      recomputation::fit_for(std::is_nothrow_invocable_v<Call&, const at::Tensor&>, options));
 }
 
 /// Whether this thread runs a function for the second time.

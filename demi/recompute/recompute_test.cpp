@@ -574,6 +574,33 @@ TEST(Recompute, StopsEarly) {
   }
 }
 
+TEST(Recompute, RunsAFunctionThatLetsNoExceptionPassToItsEnd) {
+  const auto x = torch::randn({5, 8}).requires_grad_();
+  const auto one = [](const at::Tensor& t) noexcept { return t.sin().cos(); };
+  const auto many = [](const Tensors& in) noexcept { return in[0].sin().cos(); };
+  const auto lists = [](const Tensors& in) noexcept { return Tensors{in[0].sin().cos()}; };
+  const auto y = recompute(one, x) + recompute(many, Tensors{x}) + recompute(lists, Tensors{x})[0];
+  y.sum().backward();
+  const auto plain = x.detach().requires_grad_();
+  (one(plain) + one(plain) + one(plain)).sum().backward();
+  expect_same_bits(x.grad(), plain.grad());
+}
+
+// Back in the state that it has found, so that it seems to have drawn nothing.
+TEST(Recompute, DrawsTheSameWhereTheFunctionSeedsTheGeneratorItself) {
+  Layers layers;
+  const auto seeded = [&](const at::Tensor& t) {
+    const auto y = at::dropout(layers.one->forward(t), 0.5, true).exp();
+    torch::manual_seed(3);
+    return y;
+  };
+  const auto program = [&](bool on) {
+    const auto y = call(on, seeded, layers.x);
+    return at::dropout(y, 0.5, true).square().mean() + torch::rand({}) * 0;
+  };
+  expect_same(program, layers.leaves());
+}
+
 TEST(Recompute, EndsWithoutTheFunctionsConsent) {
   const auto x = torch::randn({5, 8}).requires_grad_();
   const auto y = recompute(
