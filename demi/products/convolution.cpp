@@ -23,19 +23,31 @@ using torch::autograd::variable_list;
 // and add little to the peak of memory.
 constexpr int64_t kPiecePerThread = 1 << 18;
 
+// With one thread LibTorch gives smaller batches to its own convolutions, which take up to twice
+// oneDNN's time; and each call costs. If so many examples have at most so many elements, 16 MiB, a
+// piece has no fewer.
+constexpr int64_t kLeastExamples = 16, kMostElements = 1 << 22;
+
 at::Tensor fp32(const at::Tensor& tensor) { return tensor.to(at::kFloat); }
 
 std::optional<at::Tensor> fp32_or_none(const at::Tensor& tensor) {
   return tensor.defined() ? std::optional(fp32(tensor)) : std::nullopt;
 }
 
-/// Calls work(first, n) for pieces of a batch of examples with that many elements.
+/// Calls work(first, n) for pieces of a batch of examples with that many elements, none of which is
+/// much smaller than the others. A gradient of so many `weights` is summed over the pieces, which
+/// are made as large.
 template <class Work>
-void for_pieces(int64_t batch, int64_t elements, const Work& work) {
-  const int64_t piece = std::max<int64_t>(
-      1, kPiecePerThread * at::get_num_threads() / std::max<int64_t>(1, elements));
-  for (int64_t first = 0; first < batch; first += piece)
-    work(first, std::min(piece, batch - first));
+void for_pieces(int64_t batch, int64_t elements, int64_t weights, const Work& work) {
+  elements = std::max<int64_t>(1, elements);
+  const int64_t at_once = std::max(kPiecePerThread * at::get_num_threads(), weights),
+                least = elements * kLeastExamples <= kMostElements ? kLeastExamples : 1,
+                piece = std::clamp(at_once / elements, std::min(least, batch), batch),
+                pieces = batch / piece;
+  for (int64_t i = 0; i < pieces; ++i) {
+    const int64_t first = batch * i / pieces, end = batch * (i + 1) / pieces;
+    work(first, end - first);
+  }
 }
 
 int64_t elements_of_one(const at::Tensor& batch) { return batch.numel() / batch.size(0); }
@@ -45,6 +57,12 @@ at::Tensor low_like(const at::Tensor& piece, int64_t batch, at::ScalarType dtype
   auto sizes = piece.sizes().vec();
   sizes[0] = batch;
   return at::empty(sizes, piece.options().dtype(dtype), piece.suggest_memory_format());
+}
+
+// An output has about as many elements as an input with the weight's channels.
+int64_t elements_of_larger(const at::Tensor& input, int64_t channels) {
+  const int64_t elements = elements_of_one(input);
+  return std::max(elements, elements / input.size(1) * channels);
 }
 
 at::Tensor computed_convolution(const at::Tensor& input, const at::Tensor& weight,
@@ -57,17 +75,15 @@ at::Tensor computed_convolution(const at::Tensor& input, const at::Tensor& weigh
   const at::ScalarType dtype = input.scalar_type();
   Widened widened;
   at::Tensor output;
-  // An output has about as many elements as an input with the weight's channels.
-  const int64_t channels = o.transposed ? weight.size(1) * o.groups : weight.size(0),
-                elements = elements_of_one(input);
-  for_pieces(batch, std::max(elements, elements / input.size(1) * channels),
-             [&](int64_t first, int64_t n) {
-               const at::Tensor piece = at::convolution(
-                   widened(input.narrow(0, first, n)), wide_weight, wide_bias, o.stride, o.padding,
-                   o.dilation, o.transposed, o.output_padding, o.groups);
-               if (!output.defined()) output = low_like(piece, batch, dtype);
-               convert(output.narrow(0, first, n), piece);
-             });
+  const int64_t channels = o.transposed ? weight.size(1) * o.groups : weight.size(0);
+  for_pieces(
+      batch, elements_of_larger(input, channels), weight.numel(), [&](int64_t first, int64_t n) {
+        const at::Tensor piece =
+            at::convolution(widened(input.narrow(0, first, n)), wide_weight, wide_bias, o.stride,
+                            o.padding, o.dilation, o.transposed, o.output_padding, o.groups);
+        if (!output.defined()) output = low_like(piece, batch, dtype);
+        convert(output.narrow(0, first, n), piece);
+      });
   return output;
 }
 
@@ -108,7 +124,7 @@ Gradients convolution_gradients(const at::Tensor& gradient, const at::Tensor& in
     else
       to = piece;
   };
-  for_pieces(batch, std::max(elements_of_one(input), elements_of_one(gradient)),
+  for_pieces(batch, std::max(elements_of_one(input), elements_of_one(gradient)), weight.numel(),
              [&](int64_t first, int64_t n) {
                const auto [of_input, of_weight, of_bias] = at::convolution_backward(
                    widen(wide_gradient, gradient.narrow(0, first, n)),
@@ -169,6 +185,10 @@ struct ConvolutionFunction : torch::autograd::Function<ConvolutionFunction> {
 };
 
 }  // namespace
+
+bool has_small_pieces(const at::Tensor& input, const at::Tensor& weight) {
+  return elements_of_larger(input, weight.size(0)) * kLeastExamples > kMostElements;
+}
 
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                        const ConvolutionOptions& options) {

@@ -86,7 +86,7 @@ bool is_pointwise(const at::Tensor& weight, const ConvolutionOptions& o) {
 }
 
 /// A pointwise convolution of (batch, ..., channels) as the matrix product that it is, which is
-/// faster than a convolution of pieces (benchmarks/results/README.md).
+/// faster than a convolution of small pieces (benchmarks/results/README.md).
 at::Tensor of_places(const at::Tensor& places, const at::Tensor& weight, const at::Tensor& bias) {
   return matrix_product(bias, places.reshape({-1, weight.size(1)}), weight.flatten(1).t())
       .reshape(with_last(places.sizes(), weight.size(0)))
@@ -108,7 +108,7 @@ OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
   // Not in groups, and nothing that LibTorch would refuse.
   const bool plain = options.groups == 1 && channels == weight.size(1) &&
                      (!bias || !bias->defined() || bias->sizes() == weight.sizes().slice(0, 1));
-  if (batched && plain && is_pointwise(weight, options)) {
+  if (batched && plain && is_pointwise(weight, options) && has_small_pieces(input, weight)) {
     const at::Tensor places = input.movedim(1, -1);
     if (places.is_contiguous()) return of_places(places, weight, given_bias);
   }
