@@ -66,8 +66,8 @@ std::string why_slow_on_cpu(c10::ScalarType dtype) {
   if (!products::slow_in(dtype)) return "";
   const bool is_half = dtype == c10::ScalarType::Half;
   return std::string(is_half ? "fp16" : "bf16") +
-         " matrix products and convolutions are computed in FP32 here, and gain no time but memory "
-         "(activations take half): " +
+         " matrix products and convolutions are computed in FP32 here, and gain no time; what 16 "
+         "bits save is memory (activations take half): " +
          (is_half ? why_fp16_is_slow() : bf16_choice().because);
 }
 
