@@ -173,8 +173,8 @@ TEST(NetworkFile, OfTokensHasOneNumberForEach) {
 
 /// Rows whose output the file fixes, and whose targets are real numbers.
 TEST(NetworkFile, ComputesALossOfRows) {
-  const Workload workload = network_workload(
-      "rows_loss.pt2", {"data", "synthetic-rows", "out", "2", "model-output", "loss"});
+  const Workload workload =
+      network_workload("rows_loss.pt2", {"data", "synthetic-rows", "model-output", "loss"});
   const data::Batch batch = workload.train->batch(0, 0);
   EXPECT_EQ(workload.make_network(0).forward(batch).dim(), 0);
   EXPECT_EQ(find_recipe(network_fixture("rows.pt2")).config.out, 2);

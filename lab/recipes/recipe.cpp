@@ -263,9 +263,13 @@ Config config_of_file(const models::ImportedFile& file) {
   c.model = file.info.name;
   const imported::GraphSummary& graph = file.summary.graphs.front();
   const auto& sizes = graph.arguments.front().sizes;
-  const bool has_rows = graph.output_sizes.size() == 1 && graph.output_sizes[0].size() == 2;
-  if (file.info.reads == data::Kind::rows && has_rows && graph.output_sizes[0][1].is_fixed())
-    c.out = graph.output_sizes[0][1].least;
+  if (file.info.reads == data::Kind::rows) {
+    // Of a network that computes its loss the second input is the target.
+    const auto target = graph.arguments.size() == 2 ? graph.arguments[1].sizes
+                        : graph.outputs == 1        ? graph.output_sizes[0]
+                                                    : std::vector<imported::SizeSummary>();
+    if (target.size() == 2 && target[1].is_fixed()) c.out = target[1].least;
+  }
   if (sizes.size() < 2) return c;
   if (file.info.reads == data::Kind::texts && sizes.back().has_most())
     c.max_length = sizes.back().most;
