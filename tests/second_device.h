@@ -27,8 +27,8 @@ namespace second_device {
 
 inline const c10::Device kDevice(c10::DeviceType::XPU, 0);
 
-// How many tensors have come over from the CPU.
-inline std::atomic<int64_t> arrivals{0};
+// How many tensors have come over from the CPU, and for how many another stream was recorded.
+inline std::atomic<int64_t> arrivals{0}, recorded{0};
 
 class Memory final : public c10::DeviceAllocator {
  public:
@@ -65,6 +65,12 @@ struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::XPU> {
   c10::Stream exchangeStream(c10::Stream) const noexcept override {
     return c10::Stream(c10::Stream::DEFAULT, kDevice);
   }
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
+    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+  }
+  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
+  void block(void*, const c10::Stream&) const override {}
+  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
   void* getStreamNativeHandle(const c10::Stream) const override { return nullptr; }
   void synchronizeDevice(c10::DeviceIndex) const override {}
 };
@@ -123,6 +129,8 @@ inline const at::Tensor& resize(const at::Tensor& self, at::IntArrayRef size,
   self.set_(fresh.storage(), 0, fresh.sizes(), fresh.strides());
   return self;
 }
+
+inline void record_stream(at::Tensor&, at::Stream) { ++recorded; }
 
 inline at::Scalar local_scalar(const at::Tensor& self) { return on_host(self).item(); }
 
@@ -214,6 +222,7 @@ TORCH_LIBRARY_IMPL(aten, XPU, library) {
   library.impl("_copy_from", ::second_device::copy_from);
   library.impl("_copy_from_and_resize", ::second_device::copy_from_and_resize);
   library.impl("resize_", ::second_device::resize);
+  library.impl("record_stream", ::second_device::record_stream);
   library.impl("_local_scalar_dense", ::second_device::local_scalar);
   library.impl("convolution_overrideable", ::second_device::convolution);
   library.impl("convolution_backward_overrideable", ::second_device::convolution_backward);

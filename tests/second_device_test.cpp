@@ -7,6 +7,7 @@
 
 #include <cmath>
 
+#include "demi/data/prefetch_loader.h"
 #include "demi/data/to_device.h"
 #include "demi/train/trainer.h"
 #include "lab/bench/recipe.h"
@@ -127,6 +128,32 @@ TEST(SecondDevice, BatchesThatAreThereAreNotCopied) {
   const Batch moved = demi::data::to_device({here, here, {}}, kDevice);
   EXPECT_TRUE(moved.input.is_same(here));
   EXPECT_EQ(second_device::arrivals, before);
+}
+
+// One target for all examples, and a mask.
+class Expanded : public demi::data::Loader {
+ public:
+  int64_t examples() const override { return 8; }
+  int64_t batches() const override { return 2; }
+  Batch batch(int64_t, int64_t position) const override {
+    const at::Tensor rows = at::arange(16, at::kFloat).view({4, 4}) + position;
+    return {rows, at::full({1}, position, at::kLong).expand({4}), rows > 3};
+  }
+};
+
+TEST(SecondDevice, BatchesThatAreMadeAheadGoThereAsOthersDo) {
+  const auto inner = std::make_shared<Expanded>();
+  const demi::data::PrefetchLoader loader(inner, {.depth = 2, .device = kDevice});
+  for (int64_t position = 0; position < 2; ++position) {
+    const int64_t before = second_device::recorded;
+    const Batch seen = loader.batch(0, position);
+    const Batch expected = demi::data::to_device(inner->batch(0, position), kDevice);
+    EXPECT_EQ(second_device::recorded, before + 3) << "memory of input, target and mask";
+    for (const auto part : {&Batch::input, &Batch::target, &Batch::lengths}) {
+      EXPECT_EQ((seen.*part).device(), kDevice);
+      EXPECT_TRUE((seen.*part).cpu().equal((expected.*part).cpu()));
+    }
+  }
 }
 
 TEST(SecondDevice, FindsABatchSizeForTextsAndTimesTheirStep) {
