@@ -22,10 +22,9 @@ struct CrossEntropyRows {
   void* logits;  // (rows, columns) in `storage`, read; the gradient if `wants_gradient`
   Storage storage;
   const float* bias;                  // (classes), added to the logits; or null
-  const std::int64_t* target;         // (rows), from 0 to classes - 1
+  const std::int64_t* target;         // (rows); out of range: loss and gradient are NaN
   const float* row_weight;            // (rows): w_y
   const float* row_scale;             // (rows), a factor of the row's gradient
-  const float* factor;                // one number, of all gradients; or null: 1
   const float* class_weight;          // (classes), or null: 1
   const float* sum_of_class_weights;  // one number, or null: classes
   float* losses;                      // (rows), written
@@ -138,10 +137,22 @@ struct CrossEntropy {
     return of.sum_of_class_weights ? *of.sum_of_class_weights : static_cast<float>(of.classes);
   }
 
+  static DEMI_HOST_DEVICE bool has_class(const CrossEntropyRows& of, std::int64_t row) {
+    return of.target[row] >= 0 && of.target[row] < of.classes;
+  }
+
+  static DEMI_HOST_DEVICE float row_weight(const CrossEntropyRows& of, std::int64_t row) {
+    return has_class(of, row) ? of.row_weight[row] : std::numeric_limits<float>::quiet_NaN();
+  }
+
+  static DEMI_HOST_DEVICE float target_logit(const CrossEntropyRows& of, std::int64_t row) {
+    return has_class(of, row) ? logit(of, row, of.target[row]) : 0.0f;
+  }
+
   static DEMI_HOST_DEVICE void write_loss(const CrossEntropyRows& of, std::int64_t row,
                                           const RowSum& sum, float at_target) {
     const float lse = sum.largest + logf(sum.exponentials), e = of.smoothing;
-    float loss = (1.0f - e) * of.row_weight[row] * (lse - at_target);
+    float loss = (1.0f - e) * row_weight(of, row) * (lse - at_target);
     if (e > 0.0f)
       loss += e / static_cast<float>(of.classes) * (sum_of_weights(of) * lse - sum.weighted);
     of.losses[row] = loss;
@@ -151,8 +162,7 @@ struct CrossEntropy {
   static DEMI_HOST_DEVICE void write_gradient(const CrossEntropyRows& of, std::int64_t row, int t,
                                               const RowSum& sum) {
     const float e = of.smoothing, share = e / static_cast<float>(of.classes),
-                scale = of.row_scale[row] * (of.factor ? *of.factor : 1.0f),
-                of_target = (1.0f - e) * of.row_weight[row] * scale;
+                scale = of.row_scale[row], of_target = (1.0f - e) * row_weight(of, row) * scale;
     const float of_softmax =
         (of_target + (e > 0.0f ? share * sum_of_weights(of) * scale : 0.0f)) / sum.exponentials;
     const std::int64_t target = of.target[row];
@@ -181,7 +191,7 @@ struct CrossEntropy {
       const int half = kThreads >> p;
       if (t < half) shared.sums[t] = joined(shared.sums[t], shared.sums[t + half]);
       // The gradient takes the place of the logit of the target: it is read before.
-      if (p == kFold && t == 0) write_loss(of, row, shared.sums[0], logit(of, row, of.target[row]));
+      if (p == kFold && t == 0) write_loss(of, row, shared.sums[0], target_logit(of, row));
     } else if (of.wants_gradient) {
       write_gradient(of, row, t, shared.sums[0]);
     }

@@ -64,5 +64,38 @@ TEST_F(GpuLinearCrossEntropy, IsThatOfFp64) {
   }
 }
 
+// Reduction::none makes its gradients in backward: in fp16 with a factor of their own, too.
+TEST_F(GpuLinearCrossEntropy, EachLossHasItsGradients) {
+  torch::manual_seed(3);
+  const at::Tensor input = torch::randn({300, 64}), weight = torch::randn({1013, 64}) * 0.3,
+                   target = torch::randint(1013, {300}), share = torch::rand({300}) * 1e-8;
+  const at::Tensor x = input.to(at::kDouble).requires_grad_(),
+                   w = weight.to(at::kDouble).requires_grad_();
+  (at::cross_entropy_loss(x.mm(w.t()), target, {}, at::Reduction::None) * share).sum().backward();
+  for (const auto dtype : {at::kHalf, at::kBFloat16}) {
+    const at::Tensor xs = input.cuda().requires_grad_(), ws = weight.cuda().requires_grad_();
+    at::Tensor losses;
+    {
+      const Autocast region(torch::kCUDA, dtype);
+      losses = linear_cross_entropy(xs, ws, target.cuda(), {.reduction = Reduction::none});
+    }
+    (losses * share.cuda()).sum().backward();
+    const double bound = dtype == at::kHalf ? 0x1p-7 : 0x1p-4;
+    EXPECT_LT(relative_error(xs.grad(), x.grad()), bound);
+    EXPECT_LT(relative_error(ws.grad(), w.grad()), bound);
+  }
+}
+
+TEST_F(GpuLinearCrossEntropy, OfATargetThatIsNoClassIsNaN) {
+  const auto options = torch::TensorOptions(torch::kCUDA).requires_grad(true);
+  const at::Tensor x = torch::randn({4, 64}, options), w = torch::randn({1013, 64}, options);
+  const at::Tensor target = torch::tensor({5, -1, 1013, 7}, torch::kLong).cuda();
+  const at::Tensor losses = linear_cross_entropy(x, w, target, {.reduction = Reduction::none});
+  losses.sum().backward();
+  const at::Tensor wrong = torch::tensor({false, true, true, false});
+  EXPECT_TRUE(torch::equal(losses.isnan().cpu(), wrong));
+  EXPECT_TRUE(torch::equal(x.grad().isnan().any(1).cpu(), wrong));
+}
+
 }  // namespace
 }  // namespace demi

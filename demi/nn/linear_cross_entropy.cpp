@@ -263,7 +263,8 @@ struct LossOfEach : torch::autograd::Function<LossOfEach> {
                             .softcap = ctx->saved_data["softcap"].toDouble(),
                             .products = c10::ScalarType(numbers[0]),
                             .sums = c10::ScalarType(numbers[1]),
-                            .rows = numbers[2]};
+                            .rows = numbers[2],
+                            .kernels = kernels_for(c10::ScalarType(numbers[1]), saved[0])};
     const at::Tensor scale = gradients[0].to(of.sums).masked_fill(of.counts.logical_not(), 0);
     auto made = nn::loss_pieces(of, scale, {numbers[3] != 0, numbers[4] != 0, numbers[5] != 0});
     const auto as = [](const at::Tensor& gradient, const at::Tensor& like) {

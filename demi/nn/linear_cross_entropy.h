@@ -41,12 +41,13 @@ struct LinearCrossEntropyOptions {
 /// Beyond inputs, results, gradients (of a 16-bit input in FP32, too), a region's copy of the
 /// weight and 64 bytes a target it holds at most 1 MiB (on a GPU 64 MiB), or a tenth of the bytes
 /// of the FP32 logits if that is more, where there are 64 rows or more, many more classes than D,
-/// and batch_chunk_size is not given; FP32 on a CPU also a sum of the gradient of a piece's input
-/// for each thread; a GPU in 16 bits a copy of the weight where C is no multiple of 64.
+/// and batch_chunk_size is not given; FP32 on a CPU also two sums of the gradient of a piece's
+/// input for each thread; a GPU in 16 bits a copy of the weight where C is no multiple of 64.
 /// Reduction::none computes the logits twice. backward() may run several times on a retained graph;
 /// gradients of gradients throw UsageError. Throws UsageError for arguments that do not fit, and on
-/// a CPU for a target out of range. With no target that counts the mean is NaN and the gradients
-/// are 0.
+/// a CPU for a target out of range; on a GPU its loss and gradients are NaN, or LibTorch's
+/// assertion ends the process' work there (with weight, in FP64, without demi's kernels). With no
+/// target that counts the mean is NaN and the gradients are 0.
 DEMI_API at::Tensor linear_cross_entropy(const at::Tensor& input, const at::Tensor& linear_weight,
                                          const at::Tensor& target,
                                          const LinearCrossEntropyOptions& options = {});

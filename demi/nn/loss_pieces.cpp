@@ -36,17 +36,19 @@ class Pieces {
   Pieces(const HeadAndTargets& of, const at::Tensor& row_scale, WantedGradients wanted, bool right)
       : of_(of), scale_(row_scale), wanted_(wanted), options_(of.input.options().dtype(of.sums)) {
     result_.losses = at::empty({of.input.size(0)}, options_);
+    // fp16: gradients of logits up to 1, which the loss scale cannot see to. A row whose own is Inf
+    // or NaN spoils no other.
+    if (of.products == at::kHalf && wanted.any() && row_scale.numel() > 0) {
+      factor_ = row_scale.abs().nan_to_num(0, 0, 0).amax().clamp_min(1e-30).reciprocal();
+      scale_ = scale_ * factor_;
+    }
     if (of.kernels) weight_ = padded(of.weight.to(of.products));
     if (wanted.input) result_.input = at::empty(of.input.sizes(), options_);
     if (wanted.weight) result_.weight = at::zeros(weight_.sizes(), options_);
     if (wanted.bias) result_.bias = at::zeros({classes_}, options_);
     if (right) result_.right = at::empty({of.input.size(0)}, options_.dtype(at::kBool));
     if (of.class_weight.defined()) all_weights_ = of.class_weight.sum();
-    if (!of.kernels) return;
-    if (of.bias.defined()) bias_ = of.bias.to(of.sums).contiguous();
-    // fp16: gradients of logits up to 1, which the loss scale cannot see to.
-    if (of.products == at::kHalf && wanted.any() && row_scale.numel() > 0)
-      factor_ = row_scale.abs().amax().clamp_min(1e-30).reciprocal();
+    if (of.kernels && of.bias.defined()) bias_ = of.bias.to(of.sums).contiguous();
   }
 
   LossPieces run() {
@@ -234,7 +236,6 @@ class Pieces {
          .target = target.const_data_ptr<std::int64_t>(),
          .row_weight = numbers(weight),
          .row_scale = numbers(scale),
-         .factor = numbers(factor_),
          .class_weight = numbers(of_.class_weight),
          .sum_of_class_weights = numbers(all_weights_),
          .losses = losses.mutable_data_ptr<float>(),
@@ -282,7 +283,7 @@ class Pieces {
   }
 
   const HeadAndTargets& of_;
-  const at::Tensor& scale_;
+  at::Tensor scale_;  // (rows), times factor_
   const WantedGradients wanted_;
   const at::TensorOptions options_;
   const std::int64_t classes_ = of_.weight.size(0);

@@ -14,7 +14,7 @@ struct HeadAndTargets {
   at::Tensor input;         // (N, D)
   at::Tensor weight;        // (C, D)
   at::Tensor bias;          // (C), or undefined
-  at::Tensor target;        // (N), in range: 0 where it does not count
+  at::Tensor target;        // (N): 0 where it does not count; in range, but with kernels
   at::Tensor counts;        // (N), bool
   at::Tensor class_weight;  // (C) in the dtype of sums, or undefined
   double smoothing = 0;

@@ -66,6 +66,58 @@ TEST(LossPieces, OfAKernelAreThoseOfFp64) {
           }
 }
 
+// Beside 1 and 611 others, of which fp16 holds none with these scales.
+TEST(LossPieces, OfFp16HaveGradientsUnderItsLeastNumber) {
+  const Head h = head(true, false);
+  at::Tensor scale = 1e-9 * torch::rand({37}).masked_fill(h.counts.logical_not(), 0);
+  const Truth truth = in_fp64(h, scale, 0, 0);
+  for (const auto* with : {&kEmulated, static_cast<const kernels::CudaKernels*>(nullptr)}) {
+    HeadAndTargets of = arranged(h, 0, 0, at::kHalf, 10);
+    of.kernels = with;
+    const LossPieces seen = loss_pieces(of, scale, {.input = true, .weight = true, .bias = true});
+    EXPECT_LT(error_of(seen.input, truth.input), 2.5e-3);
+    EXPECT_LT(error_of(seen.weight, truth.weight), 2.5e-3);
+    EXPECT_LT(error_of(seen.bias, truth.bias), 2.5e-3);
+    at::Tensor spoiled = scale.clone();
+    spoiled[0] = std::numeric_limits<float>::infinity();
+    const LossPieces other = loss_pieces(of, spoiled, {.input = true});
+    EXPECT_FALSE(other.input[0].isfinite().any().item<bool>());
+    EXPECT_LT(error_of(other.input.narrow(0, 1, 36), truth.input.narrow(0, 1, 36)), 2.5e-3);
+  }
+}
+
+// Nothing is read beside the row, and the rows around it are as without.
+TEST(LossPieces, OfAKernelAreNaNOfATargetThatIsNoClass) {
+  for (const int64_t classes : {13, 8203}) {
+    const at::Tensor all = torch::randn({6, classes}), logits = all.narrow(0, 1, 4),
+                     target = torch::tensor({int64_t{-1}, int64_t{2}, classes, int64_t{1} << 40}),
+                     ones = torch::ones({4}), losses = torch::empty({4});
+    const at::Tensor z = logits[1].to(at::kDouble).requires_grad_();
+    const at::Tensor truth = at::cross_entropy_loss(z, target[1]);
+    truth.backward();
+    const at::Tensor around = all.clone(), right = torch::ones({4}, at::kBool);
+    kernels::cuda::run_rows({.logits = logits.mutable_data_ptr(),
+                             .storage = kernels::Storage::fp32,
+                             .target = target.const_data_ptr<int64_t>(),
+                             .row_weight = ones.const_data_ptr<float>(),
+                             .row_scale = ones.const_data_ptr<float>(),
+                             .losses = losses.mutable_data_ptr<float>(),
+                             .right = right.mutable_data_ptr<bool>(),
+                             .rows = 4,
+                             .classes = classes,
+                             .columns = classes,
+                             .wants_gradient = true});
+    for (const int64_t row : {0, 2, 3}) {
+      EXPECT_TRUE(losses[row].isnan().item<bool>()) << row;
+      EXPECT_TRUE(logits[row].isnan().all().item<bool>()) << row;
+      EXPECT_FALSE(right[row].item<bool>()) << row;
+    }
+    EXPECT_NEAR(losses[1].item<double>(), truth.item<double>(), 1e-5);
+    EXPECT_LT(error_of(logits[1], z.grad()), 1e-5);
+    EXPECT_TRUE(torch::equal(all[0], around[0]) && torch::equal(all[5], around[5]));
+  }
+}
+
 // A row that takes more threads, in 16 bits beside columns that are no class.
 TEST(LossPieces, OfAKernelAreThoseOfFp64OfManyClasses) {
   for (const int64_t classes : {8193, 10007}) {
