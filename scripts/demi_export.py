@@ -614,31 +614,45 @@ def _numbers(model):
 
 
 def _observe(model, args, kwargs, mode, with_gradients):
-    """What Python computes, the functions of its own that it calls, and by how much a second call differs. Refuses a model whose second
-    call, from the same weights, buffers and seed, is another one."""
-    twice, found = _copied(model), {}
+    """What Python computes, the functions of its own that it calls, and notes. Refuses a model whose second call, from the same weights,
+    buffers and seed, is another one."""
+    twice, found, notes = _copied(model), {}, []
     state = [(tensor, tensor.detach().clone()) for tensor in (*twice.parameters(), *twice.buffers())]
     buffers = [(module, dict(module._buffers)) for module in twice.modules()]
+
+    def call_again():
+        with torch.no_grad():
+            for tensor, value in state:
+                tensor.copy_(value)
+        for module, of_module in buffers:
+            module._buffers.update(of_module)
+        return _run(twice, args, kwargs, with_gradients=False)
+
     before = _drawn()
     with _watch_functions(found):
         expected = _run(twice, args, kwargs, with_gradients)
     if _drawn() != before:
         raise ExportError(f"{_line_of_draw(model, args, kwargs)}: forward draws a number from Python's random or numpy's, and the graph "
                           "would keep the one of the export: draw it with torch.rand, and compute with the tensor")
-    numbers = _numbers(twice)
-    with torch.no_grad():
-        for tensor, value in state:
-            tensor.copy_(value)
-        for module, of_module in buffers:
-            module._buffers.update(of_module)
-    again = _run(twice, args, kwargs, with_gradients=False)
+    numbers, again = _numbers(twice), call_again()
     for name, value in _numbers(twice).items():
         if numbers.get(name) != value:
             raise ExportError(f"{_forward_line(model)}: forward changes {name} in each call, and the graph would keep what it is now: "
                               "make it a buffer (register_buffer) and compute with the tensor, or leave it out")
     outputs = {what: value for what, value in expected.items() if what.startswith("output ")}
     apart = _compare(again, outputs, mode, than="that of a second call (forward depends on what Python keeps, draws or measures)")
-    return expected, found, apart
+    if apart:
+        notes.append(f"{mode}: in Python a second call of the same weights and seed differs by {apart:.2g}")
+    if mode == "eval":
+        try:
+            with torch.no_grad():
+                _compare(call_again(), outputs, mode, than="that under no_grad")
+        except ExportError:
+            notes.append("eval: under torch.no_grad() Python computes something else, and the graph what it computes without: forward asks "
+                         "whether gradients are enabled")
+        except Exception:
+            pass  # a forward that needs gradients
+    return expected, found, notes
 
 
 def _what_is_said(expected, worst, mode):
@@ -708,9 +722,8 @@ def export(model, args, file, kwargs=None, dynamic_batch=True, dynamic_shapes=No
             parts = _set_mode(model, mode, left)
             if parts:
                 notes.append(f"{mode}: {_some(parts)} in {'eval' if mode == 'train' else 'train'} mode, as you left it")
-            expected[mode], found, apart = _observe(model, args, kwargs, mode, not has_functions)
-            if apart:
-                notes.append(f"{mode}: in Python a second call of the same weights and seed differs by {apart:.2g}")
+            expected[mode], found, observed = _observe(model, args, kwargs, mode, not has_functions)
+            notes += observed
             has_functions |= _refuse_functions(found, forward_only)
             programs[name] = _export_one(model, args, kwargs, shapes, mode)
             _name_containers(programs[name], _forward_line(model))

@@ -322,6 +322,12 @@ class Exports(unittest.TestCase):
             with self.assertRaises(demi_export.ExportError, msg=f"{a} {b}"):
                 demi_export._compare({"output 0": a}, {"output 0": b}, "train")
 
+    def test_what_is_another_under_no_grad_is_said(self):
+        asks = Forward(lambda self, x: self.layer(x) * (2 if torch.is_grad_enabled() else 1))
+        self.assertTrue(any(note.startswith("eval: under torch.no_grad()") for note in self.export(asks)))
+        needs = Forward(lambda self, x: (lambda y: (y.register_hook(lambda g: g), y)[1])(self.layer(x)))
+        self.assertEqual(len(self.export(needs)), 2)
+
     def test_a_weight_may_be_read_without_gradients_if_something_trains_it(self):
         notes = self.export(Target(of_itself=True))
         self.assertIn("train: outputs and gradients (of 2 of 4 parameters) are Python's bit for bit", notes)

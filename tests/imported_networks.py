@@ -57,6 +57,7 @@ OLDER = {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64, "n_inner": 
 EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 16}
 BOTH_SIDES = {"d_model": 32, "encoder_layers": 2, "decoder_layers": 2, "encoder_attention_heads": 4, "decoder_attention_heads": 4,
               "encoder_ffn_dim": 64, "decoder_ffn_dim": 64, "decoder_start_token_id": 1}
+HIERARCHY = dict.fromkeys(("hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size"))  # lists of its own there
 T5 = {"d_model": 32, "d_kv": 8, "d_ff": 64, "num_layers": 2, "num_heads": 4, "decoder_start_token_id": 0}
 VISION = {"image_size": 32, "patch_size": 8, "num_channels": 3}
 
@@ -77,12 +78,17 @@ MORE = {
     "GPT2": OLDER, "GPTJ": OLDER | {"rotary_dim": 4}, "CodeGen": OLDER | {"rotary_dim": 4, "n_head": 4}, "GPTBigCode": OLDER,
     "OPT": {"ffn_dim": 64, "word_embed_proj_dim": 32}, "Bloom": {"n_layer": 2, "n_head": 4}, "Mpt": {"d_model": 32, "n_heads": 4, "n_layers": 2, "max_seq_len": 64},
     "XGLM": {"d_model": 32, "num_layers": 2, "attention_heads": 4, "ffn_dim": 64}, "DistilBert": {"dim": 32, "n_layers": 2, "n_heads": 4, "hidden_dim": 64},
-    "Albert": {"embedding_size": 16}, "Electra": {"embedding_size": 16}, "Swin": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 4},
-    "Swinv2": {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 4}, "Mamba": {"state_size": 4}, "FNet": {"tpu_short_seq_length": 8},
+    "Albert": {"embedding_size": 16}, "Electra": {"embedding_size": 16}, "Falcon": {"head_dim": None}, "SqueezeBert": {"embedding_size": 32},
+    "Segformer": HIERARCHY, "Levit": HIERARCHY | dict.fromkeys(("image_size", "patch_size")) | {"architectures": ["LevitForImageClassification"]}, "PvtV2": HIERARCHY,
+    "Hiera": HIERARCHY | dict.fromkeys(("image_size", "patch_size")), "DeiT": {"architectures": ["DeiTForImageClassification"]},
+    "Swin": HIERARCHY | {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 4},
+    "Swinv2": HIERARCHY | {"embed_dim": 16, "depths": [1, 1], "num_heads": [2, 2], "window_size": 2, "patch_size": 4}, "Mamba": {"state_size": 4}, "FNet": {"tpu_short_seq_length": 8},
     "Mamba2": {"state_size": 4, "num_heads": 8, "head_dim": 8, "n_groups": 1}, "Longformer": {"attention_window": [4, 4]},
     "ConvNext": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2}, "ConvNextV2": {"hidden_sizes": [8, 16], "depths": [1, 1], "num_stages": 2},
     "ResNet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1]}, "RegNet": {"embedding_size": 8, "hidden_sizes": [8, 16], "depths": [1, 1], "groups_width": 8},
     "Ernie": {"task_type_vocab_size": 3}, "ModernBert": {"reference_compile": False},
+    "MobileBert": {"embedding_size": 16, "intra_bottleneck_size": 16},
+    "Funnel": {"num_hidden_layers": None, "block_sizes": [1, 1], "d_model": 32, "n_head": 4, "d_head": 8, "d_inner": 64},
 }
 
 
@@ -110,6 +116,9 @@ def torchvision_network(name, size):
 
 def timm_network(name, size):
     import timm
+    config = timm.get_pretrained_cfg(name)
+    if config is not None:
+        size = config.input_size[-1] if config.fixed_input_size else max(size, (config.min_input_size or (0,))[-1])
     return picture_network(lambda: timm.create_model(name, pretrained=False, num_classes=10), size)
 
 
@@ -136,7 +145,7 @@ def transformers_network(name, settings, task):
             raise LookupError(f"transformers {transformers.__version__} has no {name}Config")
         options = (VISION if task == "ImageClassification" else {}) | settings | MORE.get(name, {})
         defaults = kind()
-        known = {key: value for key, value in (SMALL | options).items() if key in options or hasattr(defaults, key)}
+        known = {key: value for key, value in (SMALL | options).items() if value is not None and (key in options or hasattr(defaults, key))}
         model = getattr(transformers, "AutoModelFor" + task).from_config(kind(**known))
         if task == "ImageClassification":
             size = getattr(model.config, "image_size", 32)

@@ -14,7 +14,7 @@
 
 namespace demi::imported {
 
-/// A file of torch.export.save (an archive in the form of PyTorch 2.8 and later) whose names and
+/// A file of torch.export.save (an archive in the form of PyTorch 2.9 and later) whose names and
 /// graphs were read and checked; the weights' bytes were not. Nothing is unpickled, and neither
 /// Python nor LibTorch's readers take part.
 class DEMI_API Archive {

@@ -23,7 +23,7 @@ struct OtherKind {
   refuse<DataError>({.where = where,
                      .what = path.string() + " holds no exported network",
                      .seen = kind.name,
-                     .accepted = "a .pt2 file of torch.export.save, PyTorch 2.8 or newer",
+                     .accepted = "a .pt2 file of torch.export.save, PyTorch 2.9 or newer",
                      .advice = kind.advice});
 }
 
@@ -57,7 +57,7 @@ OtherKind kind_of(const ZipArchive& archive) {
     return {"a package of AOTInductor, which is compiled for inference", kExport};
   if (archive.find("serialized_exported_program.json") != nullptr)
     return {"an exported program in the older form",
-            "in Python: torch.export.save(torch.export.load(OLD), NEW) of PyTorch 2.8 or newer"};
+            "in Python: torch.export.save(torch.export.load(OLD), NEW) of PyTorch 2.9 or newer"};
   if (archive.find("constants.pkl") != nullptr && has_folder(archive, "code/"))
     return {"a TorchScript file", kExport};
   if (archive.find("data.pkl") != nullptr)

@@ -178,7 +178,7 @@ Program read_program(const Field& field, Source& source, const std::string& name
   const std::int64_t major = field["schema_version"]["major"].integer();
   if (major != kSchemaMajor)
     field["schema_version"].refuse("is another one than is known here",
-                                   fmt::format("{}: export with PyTorch 2.8 or newer, or use a "
+                                   fmt::format("{}: export with PyTorch 2.9 or newer, or use a "
                                                "demi that knows it",
                                                kSchemaMajor));
   const Field graph_module = field["graph_module"], call = main_call(graph_module);
