@@ -78,8 +78,9 @@ TEST_F(PredictProgram, WhatIsAskedWrongly) {
   EXPECT_EQ(run({"predict", file_, "a", "--json", "--json-lines"}).code, 2);
   EXPECT_EQ(run({"predict", file_, "a", "--top-k", "3"}).code, 2);
   EXPECT_EQ(run({"predict", file_}).code, 2);
-  for (const char* option : {"--csv=", "--top-k=0", "--batch-size=0"}) {
-    const Outcome none = run({"predict", file_, (folder_ / "t.csv").string(), option});
+  for (const auto& [option, value] :
+       {std::pair("--csv", ""), std::pair("--top-k", "0"), std::pair("--batch-size", "0")}) {
+    const Outcome none = run({"predict", file_, (folder_ / "t.csv").string(), option, value});
     EXPECT_EQ(none.code, 2) << option;
     EXPECT_THAT(none.err, HasSubstr("leave it out for the default")) << option;
   }
