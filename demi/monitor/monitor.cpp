@@ -88,6 +88,7 @@ struct PendingHealth {
 };
 
 // Squares of the change and of the parameters; elements with a gradient that stayed, and in all.
+// Samples count for all of their parameter.
 struct Sums {
   double change, weights, stayed, asked;
 };
@@ -109,7 +110,7 @@ std::vector<std::optional<Sums>> read_sums(const std::vector<at::Tensor>& sums) 
   return all;
 }
 
-// What a step did to a parameter: fp64, (4).
+// What a step did to a parameter, of all of which the sample is a part: fp64, (4).
 at::Tensor sums_of(const loop::StepView& view, const Before& before, const at::Tensor& parameter) {
   const at::Tensor after = trained(view, parameter);
   const at::Tensor none = at::zeros({}, after.options().dtype(at::kDouble));
@@ -118,8 +119,10 @@ at::Tensor sums_of(const loop::StepView& view, const Before& before, const at::T
   const auto count = [&](const at::Tensor& of) {
     return of.defined() ? of.sum(at::kDouble) : none;
   };
+  const double share = double(after.numel()) / double(std::max<std::int64_t>(1, parameter.numel()));
   return at::stack({square_norm(after - before.weights), square_norm(before.weights), count(stayed),
-                    count(asked)});
+                    count(asked)}) /
+         (share > 0 ? share : 1);
 }
 
 }  // namespace

@@ -21,7 +21,7 @@ struct LayerHealth {
   ExponentHistogram activation_gradients;  // of the layer's output
   /// L2 norm of the parameters' change over that of the parameters; 0 in a skipped step. From all
   /// of a parameter up to 2^16 elements, from evenly spaced slices of about as many of a larger
-  /// one. None without parameters that are not 0.
+  /// one, which count for all of it. None without parameters that are not 0.
   std::optional<double> update_ratio;
   /// Of these elements those with a gradient other than 0: the share that the step left as they
   /// were, since the update was too small for the format that they are trained in. A 16-bit

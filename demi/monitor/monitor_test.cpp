@@ -273,6 +273,34 @@ TEST(Monitor, SamplesLargeWeights) {
   EXPECT_NEAR(reported[0].layers[0].update_ratio.value(), exact, 0.1 * exact);
 }
 
+// One row in eight of the weight is looked at, and all of the shift, which is too large to move.
+struct ShiftedImpl : torch::nn::Module {
+  at::Tensor weight, shift, signs;
+  ShiftedImpl() {
+    torch::manual_seed(6);
+    weight = register_parameter("weight", torch::randn({512, 1024}) * 0.03);
+    shift = register_parameter("shift", torch::full({512}, 100.0));
+    signs = (torch::randint(2, {512, 1}) * 2 - 1) * torch::tensor({0.05, -0.03, 0.01});
+  }
+  at::Tensor forward(const at::Tensor& x) const {
+    return (at::linear(x.sign(), weight) + shift * 1e-7).mm(signs);
+  }
+};
+TORCH_MODULE(Shifted);
+
+TEST(Monitor, ASampleCountsForAllOfItsParameter) {
+  const Shifted model;
+  const at::Tensor weight = model->weight.detach().clone();
+  const auto reported = watch(model, Rows(at::randn({4, 1024}), at::arange(4) % 3, 4), 1);
+  ASSERT_TRUE(model->shift.eq(100).all().item<bool>());
+  const auto square = [](const at::Tensor& t) { return t.square().sum().item<double>(); };
+  const double exact =
+      std::sqrt(square(model->weight - weight) / (square(weight) + square(model->shift)));
+  const LayerHealth& layer = reported[0].layers[0];
+  EXPECT_NEAR(layer.update_ratio.value(), exact, 0.05 * exact);
+  EXPECT_NEAR(layer.unchanged.value(), 1.0 / 1025, 1e-9);
+}
+
 TEST(Monitor, RefusesNoStepsBetweenLooks) { EXPECT_THROW(Monitor(0, {}), UsageError); }
 
 // Each share by the definition: fp16 rounds below 2^-25 to zero and 2^16 to infinity.
