@@ -10,6 +10,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/git_lfs.h"
+#include "demi/core/json.h"
 
 namespace demi::tokens {
 
@@ -40,8 +41,8 @@ std::string content_of(const std::filesystem::path& file) {
 
 json parsed(const std::filesystem::path& file) {
   try {
-    return json::parse(content_of(file));
-  } catch (const json::parse_error& error) {
+    return read_json(content_of(file));
+  } catch (const JsonError& error) {
     WrongTokenizer{file}("the file is not JSON", error.what(), "a JSON object");
   }
 }
