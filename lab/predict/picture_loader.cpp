@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <c10/core/InferenceMode.h>
 
 #include <algorithm>
 
@@ -81,7 +82,9 @@ data::Batch PictureInputs::batch(int64_t epoch, int64_t position) const {
   const int64_t count = std::min(batch_size_, examples() - first);
   at::Tensor images = at::zeros({count, shape_.channels, shape_.size, shape_.size}, at::kByte)
                           .contiguous(c10::MemoryFormat::ChannelsLast);
+  const bool infers = c10::InferenceMode::is_enabled();  // which a thread does not inherit
   at::parallel_for(0, count, 1, [&](int64_t begin, int64_t end) {
+    const c10::InferenceMode mode(infers);
     const at::NoGradGuard no_grad_here;
     for (int64_t i = begin; i < end; ++i) {
       const at::Tensor one = picture(static_cast<std::size_t>(first + i));

@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "lab/data/normalise.h"
 #include "lab/predict/inputs.h"
@@ -20,7 +21,7 @@ namespace demi::predict {
 /// shorter side scaled and the middle cut. Grey for a model of one channel: 0.299 R + 0.587 G +
 /// 0.114 B. A picture that cannot be read is black, and has an error. Targets are places in
 /// `inputs`.
-class PictureInputs : public data::Loader {
+class DEMI_API PictureInputs : public data::Loader {
  public:
   /// Keeps a view of `inputs`.
   PictureInputs(std::span<const Input> inputs, const recipes::ModelData& model, int64_t batch_size,
