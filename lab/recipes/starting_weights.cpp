@@ -78,12 +78,18 @@ void drop_state_of(Checkpoint& saved, const std::string& module, const fs::path&
   }
 }
 
+/// Whether an entry of the state is that of a parameter: optimizer/NUMBER.NAME. The others are the
+/// run's: its rates, its count of steps, the norms that its guard has seen.
+bool is_of_parameter(const std::string& name) {
+  if (!name.starts_with(kOptimizer)) return false;
+  const std::string_view rest = std::string_view(name).substr(kOptimizer.size());
+  const std::size_t digits = std::min(rest.find_first_not_of("0123456789"), rest.size());
+  return digits > 0 && digits < rest.size() && rest[digits] == '.';
+}
+
 /// What a new run does not have of its own: moments and counts of updates.
 void keep_moments(Checkpoint& saved, const fs::path& path) {
-  const std::string rates = std::string(kOptimizer) + "scheduled_rates.";
-  std::erase_if(saved.state, [&](const auto& item) {
-    return !item.first.starts_with(kOptimizer) || item.first.starts_with(rates);
-  });
+  std::erase_if(saved.state, [](const auto& item) { return !is_of_parameter(item.first); });
   if (saved.state.empty())
     refuse_file("there is no optimizer's state in " + path.string(), "--from-state",
                 "a checkpoint of the same optimizer", "leave out --from-state");

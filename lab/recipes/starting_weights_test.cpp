@@ -202,15 +202,19 @@ TEST_F(StartingWeightsTest, OfTheSameGroupsKeepTheRunsOptionsToo) {
   EXPECT_TRUE(now.state.contains("optimizer/0.exp_avg"));
 }
 
-// A run on a GPU saves the rates of all its steps.
-TEST_F(StartingWeightsTest, HaveNoRatesOfTheRunBefore) {
+// A run on a GPU saves the rates of all its steps, and one with --skip-norm-above the norms of the
+// last: by these a run of another loss would skip every step.
+TEST_F(StartingWeightsTest, HaveNoRatesAndNoNormsOfTheRunBefore) {
   const fs::path path = trained(config());
   Checkpoint saved = checkpoint::load(path);
   saved.state["optimizer/scheduled_rates.0"] = torch::ones({8}, at::kDouble);
+  saved.state["optimizer/accepted_norms"] = torch::linspace(1, 2, 128);
   const fs::path captured = checkpoint::save(folder_ / "captured", 8, saved);
-  const Config c = with(with(config(), "from", captured.string()), "from-state", "true");
+  const Config c = with(with(with(config(), "from", captured.string()), "from-state", "true"),
+                        "skip-norm-above", "3sd");
   const Checkpoint now = begin(c, captured).saved();
   EXPECT_FALSE(now.state.contains("optimizer/scheduled_rates.0"));
+  EXPECT_FALSE(now.state.contains("optimizer/accepted_norms"));
   EXPECT_TRUE(now.state.contains("optimizer/0.exp_avg"));
 }
 
