@@ -92,6 +92,8 @@ void put(ParamState& state, const std::string& key, const std::string& name,
 }
 
 void require_moments(ParamState& state, const std::string& prefix, const Rule& rule) {
+  if (!state.step.defined() && state.tensors().size() == 1 && state.master.defined())
+    return;  // before its first step: a weight that was put there, and nothing else
   for (const kernels::State& one : kernels::info_of(rule.id).states) {
     // One that only some groups keep is made at the next step.
     if (one.kept_if != 0 || state[one.name].defined()) continue;

@@ -310,6 +310,33 @@ void require_same_rule(const Checkpoint& saved, const torch::optim::Optimizer& o
               "name the optimizer that the run had (--optimizer), or leave out --from-state");
 }
 
+bool has_16_bits(const at::Tensor& tensor) {
+  return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
+}
+
+/// Of 16-bit weights what the file has is what they are trained as, and not its rounding.
+void keep_masters(const NamedTensors& weights, torch::nn::Module& network,
+                  torch::optim::Optimizer& optimizer) {
+  auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
+  if (own == nullptr || own->weight_mode() == optim::WeightMode::stochastic) return;
+  std::set<const at::TensorImpl*> held;
+  for (const auto& group : own->param_groups())
+    for (const at::Tensor& parameter : group.params()) held.insert(parameter.unsafeGetTensorImpl());
+  for (const auto& item : network.named_parameters()) {
+    const at::Tensor& parameter = item.value();
+    const auto saved = weights.find(item.key());
+    if (saved == weights.end() || !has_16_bits(parameter) || has_16_bits(saved->second) ||
+        !held.contains(parameter.unsafeGetTensorImpl()) || !own->keeps_state_of(parameter))
+      continue;
+    auto& state = own->state()[parameter.unsafeGetTensorImpl()];
+    if (state) continue;  // with moments, and its master with them
+    auto fresh = std::make_unique<optim::ParamState>();
+    fresh->master = saved->second.to(parameter.device(), at::kFloat, /*non_blocking=*/false,
+                                     /*copy=*/true);
+    state = std::move(fresh);
+  }
+}
+
 }  // namespace
 
 void put(const StartingWeights& start, torch::nn::Module& network,
@@ -329,6 +356,7 @@ void put(const StartingWeights& start, torch::nn::Module& network,
                                    ? "name another precision, or other weights"
                                    : "leave out --from-state"});
   }
+  keep_masters(start.saved.model, network, optimizer);
 }
 
 std::vector<std::string> check_start(std::span<const Resolved> runs, const Workload& workload,

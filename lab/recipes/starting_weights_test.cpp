@@ -17,6 +17,7 @@
 #include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
+#include "demi/optim/export_fp32.h"
 #include "demi/optim/optimizer.h"
 #include "lab/models/registry.h"
 #include "lab/models/resnet.h"
@@ -28,6 +29,7 @@
 #include "lab/recipes/same_run_testing.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/recipes/tensor_names.h"
+#include "lab/recipes/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -216,6 +218,27 @@ TEST_F(StartingWeightsTest, HaveNoRatesAndNoNormsOfTheRunBefore) {
   EXPECT_FALSE(now.state.contains("optimizer/scheduled_rates.0"));
   EXPECT_FALSE(now.state.contains("optimizer/accepted_norms"));
   EXPECT_TRUE(now.state.contains("optimizer/0.exp_avg"));
+}
+
+// The file has what 16-bit weights are trained as: the next step goes on from it.
+TEST_F(StartingWeightsTest, OfA16BitRunKeepWhatTheyAreTrainedAs) {
+  for (const char* mode : {"master", "split", "split24"}) {
+    SCOPED_TRACE(mode);
+    const Config c = with(with(config("bf16-true"), "ema", "0"), "weight-mode", mode);
+    const fs::path path = trained(c, std::string("true-") + mode);
+    const NamedTensors expected = read_weights(path);
+    Begun begun = begin(with(c, "from", path.string()), path);
+    torch::optim::Optimizer& optimizer = *begun.optimizer;
+    for (auto& group : optimizer.param_groups()) group.options().set_lr(0);
+    const auto parameters = begun.network.module->named_parameters();
+    for (const auto& item : parameters)
+      item.value().mutable_grad() = torch::zeros_like(item.value());
+    optimizer.step();
+    for (const auto& item : parameters)
+      EXPECT_TRUE(
+          torch::equal(optim::fp32_weight(optimizer, item.value()), expected.at(item.key())))
+          << item.key();
+  }
 }
 
 TEST_F(StartingWeightsTest, OfACheckpointWithoutNamesHaveTheStateByNumberButForNoNewHead) {
