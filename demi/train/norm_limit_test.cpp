@@ -16,6 +16,7 @@ namespace demi::train {
 namespace {
 
 namespace fs = std::filesystem;
+using testing::Rows;
 
 struct Limited {
   torch::nn::Sequential model{torch::nn::Linear(3, 2), torch::nn::BatchNorm1d(2)};
