@@ -100,7 +100,7 @@ void show_exported_network(const std::filesystem::path& file, bool verify, const
   else if (summary.graphs.size() == 1)
     notes = {
         "One graph: what Python does otherwise in another mode is not known; "
-        "scripts/demi_export.py writes a graph for each."};
+        "demi_export.py writes a graph for each."};
   if (output.is_json()) return Output::print(network_json(file, summary, verify));
   std::vector<report::Table> tables{tensor_table(file, summary)};
   for (const GraphSummary& graph : summary.graphs) tables.push_back(graph_table(graph));

@@ -47,7 +47,7 @@ using namespace std::string_view_literals;
 
 constexpr std::string_view kAnother = "name the weights' file";
 constexpr std::string_view kConvert =
-    "if torch.save wrote it: scripts/demi_checkpoint.py convert FILE OUT.safetensors";
+    "if torch.save wrote it: demi_checkpoint.py convert FILE OUT.safetensors";
 
 struct Signature {
   std::string_view bytes;

@@ -165,7 +165,7 @@ void note_decomposition(const Program& program, const std::vector<StateTensor>& 
 /// What a file with a graph for both modes cannot say.
 std::string note_of_one_graph(ExportedMode mode) {
   constexpr std::string_view kUnknown =
-      "whatever else Python does otherwise there is not known (scripts/demi_export.py writes both "
+      "whatever else Python does otherwise there is not known (demi_export.py writes both "
       "graphs)";
   switch (mode) {
     case ExportedMode::train:
@@ -180,13 +180,13 @@ std::string note_of_one_graph(ExportedMode mode) {
     case ExportedMode::contradictory:
       return "the file has one graph, some of whose dropouts and normalisations train and some do "
              "not, so its mode is not known: train() and eval() compute the same, that of the "
-             "export (scripts/demi_export.py writes both graphs)";
+             "export (demi_export.py writes both graphs)";
     case ExportedMode::unknown:
       break;
   }
   return "the file has one graph, in which no operation says its mode: train() and eval() compute "
          "the same, that of the export. If Python's forward asks self.training, the other mode is "
-         "not known (scripts/demi_export.py writes both graphs)";
+         "not known (demi_export.py writes both graphs)";
 }
 
 c10::Device device_of(const std::vector<StateTensor>& state, const Values& leaves) {

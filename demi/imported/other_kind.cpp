@@ -12,7 +12,7 @@ namespace demi::imported {
 namespace {
 
 constexpr std::string_view kExport =
-    "export the network in Python: scripts/demi_export.py, or torch.export.save";
+    "export the network in Python: demi_export.py, or torch.export.save";
 
 struct OtherKind {
   std::string_view name, advice;

@@ -62,7 +62,7 @@ void check_script_file(const std::filesystem::path& path) {
                        .seen = "a TorchScript file of the lite interpreter, which is for inference",
                        .accepted = "a file of torch.jit.save",
                        .advice = "save the network that it was made from with torch.jit.save, or "
-                                 "export it (scripts/demi_export.py)"});
+                                 "export it (demi_export.py)"});
   try {
     caffe2::serialize::PyTorchStreamReader reader(path.string());
     for (const auto& [name, record] : archive.records()) {

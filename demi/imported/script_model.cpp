@@ -73,14 +73,13 @@ void refuse_regions(const torch::jit::Module& module) {
     if (node.kind() != c10::prim::Enter) return;
     const std::string type = node.input(0)->type()->repr_str();
     if (type.find("autocast") == std::string::npos) return;
-    refuse(
-        {.where = "imported.ImportedModel",
-         .what =
-             line_of(*node.input(0)->node()) + ": the network has a region of autocast of its own",
-         .seen = type,
-         .accepted = "TorchScript without them, in which they mean nothing to an interpreter "
-                     "without LibTorch's autocast pass",
-         .advice = "export it to a .pt2 file (scripts/demi_export.py), where they are honoured"});
+    refuse({.where = "imported.ImportedModel",
+            .what = line_of(*node.input(0)->node()) +
+                    ": the network has a region of autocast of its own",
+            .seen = type,
+            .accepted = "TorchScript without them, in which they mean nothing to an interpreter "
+                        "without LibTorch's autocast pass",
+            .advice = "export it to a .pt2 file (demi_export.py), where they are honoured"});
   });
 }
 

@@ -27,7 +27,7 @@ using imported::InputSummary;
 using imported::SizeSummary;
 
 constexpr std::string_view kDynamic =
-    "export it again with a batch that may change: scripts/demi_export.py does, or dynamic_shapes "
+    "export it again with a batch that may change: demi_export.py does, or dynamic_shapes "
     "of torch.export.export";
 
 [[noreturn]] void refuse_fit(const std::string& what, const std::string& seen,
