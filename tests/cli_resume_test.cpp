@@ -390,8 +390,9 @@ TEST_F(ResumeSettings, WithTheirOldValuesAndThoseThatMayChangeAreAccepted) {
   ASSERT_TRUE(fs::exists(folder() / "result.json"));
   for (const auto& file : fs::recursive_directory_iterator(folder() / "checkpoints"))
     if (file.path().filename() == "manifest.json") small_recipes::write(file.path(), "{");
-  expect_refusal({"train", "--resume", folder().string()}, 3,
-                 {"manifest.json"});  // the result stays
+  const Outcome damaged = run({"train", "--resume", folder().string()});
+  EXPECT_EQ(damaged.code, 3) << damaged.err;
+  EXPECT_TRUE(fs::exists(folder() / "result.json")) << "no checkpoint was read";
   for (const auto& one : fs::directory_iterator(folder() / "checkpoints"))
     fs::remove_all(one.path());
   expect_refusal({"train", "--resume", folder().string()}, 3, {"left no checkpoint"});
@@ -400,7 +401,10 @@ TEST_F(ResumeSettings, WithTheirOldValuesAndThoseThatMayChangeAreAccepted) {
 }
 
 TEST_F(ResumeSettings, SplitWeightsGoOnInFp32AsTheMessageSays) {
-  ASSERT_EQ(run(mlp({"--precision", "bf16", "--weight-mode", "split", "--epochs", "1"})).code, 0);
+  const Outcome begun =
+      run({"train", "mlp", "--in", "8", "--out", "8", "--batches", "4", "--batch-size", "4",
+           "--precision", "bf16", "--weight-mode", "split", "--epochs", "1", "--device", "cpu"});
+  ASSERT_EQ(begun.code, 0) << begun.err;
   const Words fp32{"train", "--resume", folder().string(), "--epochs", "2", "--precision", "fp32"};
   expect_refusal(fp32, 2, {"split with --precision fp32", "--weight-mode master, or"});
   const Outcome master = run(fp32 + Words{"--weight-mode", "master"});

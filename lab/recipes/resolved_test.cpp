@@ -392,7 +392,7 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
   OpPolicy().keep_part_in_fp32("encodr").to_file(path_);
   config.op_policy = path_;
   EXPECT_THAT(refusal_of(config, network),
-              AllOf(HasSubstr("resolved.policy"), HasSubstr("did you mean encoder?")));
+              AllOf(HasSubstr("[--op-policy]"), HasSubstr("did you mean encoder?")));
   EXPECT_EQ(count_marked_parameters(), 0) << "nothing was changed";
   config.op_policy = path_ + ".none";
   EXPECT_THROW(keep_in_fp32(resolve(config), network), DataError);
