@@ -86,7 +86,10 @@ TEST_F(RunRecords, TheNewestUnfinishedIsFoundByCommandAndRecipe) {
   std::ofstream(make("compare-mlp-013", text) / "report.html") << "";
   EXPECT_FALSE(can_resume(root_ / "compare-mlp-013"));
   EXPECT_EQ(newest(), root_ / "compare-mlp-010");
-  fs::create_directories(root_ / "compare-mlp-013" / std::string(kCheckpoints));
+  const fs::path checkpoints = root_ / "compare-mlp-013" / std::string(kCheckpoints);
+  fs::create_directories(checkpoints / "fp32");
+  EXPECT_EQ(newest(), root_ / "compare-mlp-010") << "they were removed";
+  std::ofstream(checkpoints / "fp32/last") << "";
   EXPECT_EQ(newest(), root_ / "compare-mlp-013");
 }
 
