@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cctype>
 #include <cstdio>
-#include <ranges>
 #include <set>
 #include <string>
 #include <string_view>
@@ -166,8 +165,8 @@ std::vector<std::string> arguments_for_parser(const std::vector<std::string>& ar
   }
   std::vector<std::string> reversed;
   const bool has_values = command == "number";
-  for (const std::string& argument : arguments | std::views::reverse)
-    reversed.push_back((has_values && is_negative_value(argument) ? " " : "") + argument);
+  for (auto argument = arguments.rbegin(); argument != arguments.rend(); ++argument)
+    reversed.push_back((has_values && is_negative_value(*argument) ? " " : "") + *argument);
   return reversed;
 }
 

@@ -56,6 +56,7 @@ if [ "${1:-}" = --command ]; then
 fi
 
 [ -f "${1:-}/build.ninja" ] || wrong_usage "which build folder? ./check --tidy configures one"
+ninja -C "$1" --quiet build.ninja >/dev/null || die "configuring $1 anew failed"  # sources come and go
 listed=$(ninja -C "$1" --quiet -t commands "${2:-all}") || die "$1 has no target ${2:-all}"
 commands=$(grep -E -- ' -c [^ ]+\.(cpp|cxx)$' <<<"$listed") || die "${2:-all} in $1 compiles nothing"
 say "$(wc -l <<<"$commands") sources with $(compilers_at_once) processes at once; named are those that were not read before"
