@@ -140,11 +140,12 @@ void warn_of_schedules_that_begin(const Checkpoint& checkpoint, const loop::Job&
                                   int64_t taken) {
   for (std::size_t i = 0; i < job.schedules.size(); ++i)
     if (taken > 0 && !checkpoint.numbers.contains(part_name("schedule", i)) &&
-        job.schedules[i]->state_dict().at("last_epoch") == 0)
+        job.schedules[i]->state_dict().at("last_epoch") == 0) {
       TORCH_WARN("[", kRestore, "] the checkpoint holds no schedule: ", part_name("schedule", i),
                  " begins at its step 0, beside an optimizer that has taken ", taken,
                  "; save it with the schedule (Job::schedules; in ",
                  "Python demi_checkpoint.save(..., scheduler=scheduler)), or step() it so often");
+    }
 }
 
 std::function<void()> one_after_another(Actions actions) {

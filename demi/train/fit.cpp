@@ -328,9 +328,10 @@ void Fit::keep_after_exception(bool warns) {
     taken_from_device();
     state_.save_after_exception(stage_);
   } catch (const TrainingError& error) {
-    if (warns && options_.checkpoints.retry_seconds == 0)  // else it was warned of
+    if (warns && options_.checkpoints.retry_seconds == 0) {  // else it was warned of
       TORCH_WARN("[train.Trainer] the state from before an exception could not be saved: ",
                  error.what());
+    }
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device or the disk is what has failed; the
                    // first exception says so
   }
