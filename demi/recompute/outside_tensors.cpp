@@ -89,10 +89,10 @@ bool is_same_memory(const at::Tensor& a, const at::Tensor& b) {
 
 at::RecordFunctionCallback observer(at::RecordFunctionCallback::StartCallback start,
                                     at::RecordFunctionCallback::EndCallback end) {
-  return std::move(at::RecordFunctionCallback(start, end)
-                       .needsInputs(true)
-                       .needsOutputs(true)
-                       .scopes({at::RecordScope::FUNCTION}));
+  return at::RecordFunctionCallback(start, end)
+      .needsInputs(true)
+      .needsOutputs(true)
+      .scopes({at::RecordScope::FUNCTION});
 }
 
 // A range that a program marks is no op: what runs in it is.
