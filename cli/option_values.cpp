@@ -3,6 +3,7 @@
 #include <charconv>
 #include <cstdint>
 #include <string_view>
+#include <utility>
 
 namespace demi::cli {
 namespace {
@@ -35,15 +36,22 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
                                            const CLI::App& app) {
   std::vector<std::string> all;
   const CLI::App* command = &app;
-  bool is_literal = false;
+  bool is_literal = false, is_value = false;
   for (const std::string& argument : arguments) {
+    if (std::exchange(is_value, false)) {  // of the option before it, whatever it looks like
+      all.push_back(argument);
+      continue;
+    }
     is_literal = is_literal || argument == "--";
     const CLI::App* below = command_of(*command, argument);
     if (below && !is_literal) command = below;
     const bool is_empty = !is_literal && argument.starts_with("--") && argument.ends_with('=');
     const std::string name = argument.substr(0, argument.size() - (is_empty ? 1 : 0));
     all.push_back(is_empty && has_value(*command, name) ? name : argument);
-    if (all.back().size() < argument.size()) all.emplace_back();
+    if (all.back().size() < argument.size())
+      all.emplace_back();
+    else
+      is_value = !is_literal && argument.starts_with("--") && has_value(*command, argument);
   }
   return all;
 }

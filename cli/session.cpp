@@ -261,11 +261,18 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
       progress_->message("saving a checkpoint, as SIGUSR1 asks");
   };
   run.on_resume = [this](const recipes::RunSpec& spec, const train::History& history) {
-    fs::remove(folder_->file(recipes::kResultFile));  // its checkpoint has been read
+    // Its checkpoint has been read, and it goes on.
+    if (!is_trained(history)) fs::remove(folder_->file(recipes::kResultFile));
     files_->set_run(spec.label);
     files_->resume(history);
     say_that_it_resumes(spec, history);
   };
+}
+
+bool Session::is_trained(const train::History& history) const {
+  if (history.steps.empty()) return false;
+  return static_cast<int64_t>(history.epochs.size()) >= config_.epochs ||
+         (config_.steps > 0 && history.steps.back().step >= config_.steps);
 }
 
 void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::History& history) {
@@ -276,8 +283,7 @@ void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::Hist
     return;
   }
   const train::StepMetrics& last = history.steps.back();
-  if (static_cast<int64_t>(history.epochs.size()) >= config_.epochs ||
-      (config_.steps > 0 && last.step >= config_.steps)) {
+  if (is_trained(history)) {
     progress_->message(fmt::format("{}is trained already, in {} steps", name, last.step));
     return;
   }
@@ -336,7 +342,8 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   progress_->set_keeps_best(alone && config_.keep_best > 0 && !config_.dry_run);
   progress_->set_last_step(recipes::last_step(config_));
   progress_->set_best_by(recipes::best_by(config_));
-  if (config_.ranks == 1)  // the others' batches are not seen here
+  // The others' batches are not seen here, and a language model's step makes no whole logits.
+  if (config_.ranks == 1 && workload_.input.kind != data::Kind::tokens)
     progress_->set_top_k(recipes::top_k_of(workload_, config_.top_k));
   if (workload_.flop_of_item > 0) options.peak_flop_per_second = peaks_of(options.runs, config_);
   options.on_run_begin = [this, peaks = peaks_by_label(options)](const recipes::RunSpec& run) {

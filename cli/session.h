@@ -66,6 +66,7 @@ class Session {
   void find_start(const std::vector<recipes::Resolved>& runs);
   void open_folder(const recipes::CompareOptions& options);
   void keep_in_folder(recipes::CompareOptions& options, bool alone);
+  bool is_trained(const train::History& history) const;
   void say_that_it_resumes(const recipes::RunSpec& run, const train::History& history);
   recipes::CompareOptions options_of(std::vector<recipes::RunSpec> runs, bool alone,
                                      int64_t turn_steps);

@@ -412,6 +412,19 @@ TEST_F(ResumeSettings, SplitWeightsGoOnInFp32AsTheMessageSays) {
   EXPECT_TRUE(fs::exists(run_folder("train-mlp-002") / "result.json"));
 }
 
+// The first run's checkpoint is whole, and has nothing left to train.
+TEST_F(ResumeCompare, AFinishedOneKeepsItsResultIfALaterCheckpointIsDamaged) {
+  ASSERT_EQ(run({"compare", "mlp", "--in", "8", "--out", "8", "--batches", "2", "--batch-size", "4",
+                 "--epochs", "1", "--device", "cpu", "--runs", "fp32,bf16"})
+                .code,
+            0);
+  const fs::path folder = run_folder("compare-mlp-001");
+  for (const auto& file : fs::recursive_directory_iterator(folder / "checkpoints/bf16"))
+    if (file.path().filename() == "manifest.json") small_recipes::write(file.path(), "{");
+  EXPECT_EQ(run({"compare", "--resume", folder.string()}).code, 3);
+  EXPECT_TRUE(fs::exists(folder / "result.json"));
+}
+
 // It makes a network of its own, which a checkpoint of another would not reach.
 TEST_F(ResumeCompare, LayersAndSweepsOfACheckpointAreRefused) {
   ASSERT_EQ(run(mlp({"--epochs", "1"})).code, 0);
