@@ -2,6 +2,8 @@
 
 #include <cstdlib>
 
+#include "demi/core/error.h"
+
 namespace demi::data {
 namespace {
 
@@ -15,8 +17,15 @@ fs::path from_environment(const char* name) {
 }  // namespace
 
 fs::path cache_folder() {
-  if (const fs::path cache = from_environment("DEMI_CACHE"); !cache.empty()) return cache;
-  if (const fs::path cache = from_environment("XDG_CACHE_HOME"); !cache.empty())
+  if (const fs::path cache = from_environment("DEMI_CACHE"); !cache.empty()) {
+    if (cache.is_absolute()) return cache;
+    throw UsageError({.where = "DEMI_CACHE",
+                      .what = "a relative path is another folder wherever one stands",
+                      .seen = cache.string(),
+                      .accepted = "an absolute path"});
+  }
+  // A relative one does not count, as its specification says.
+  if (const fs::path cache = from_environment("XDG_CACHE_HOME"); cache.is_absolute())
     return cache / "demi";
   return from_environment("HOME") / ".cache" / "demi";
 }

@@ -10,7 +10,8 @@
 namespace demi::data {
 
 /// Where fetched data sets and caches are kept: $DEMI_CACHE, else $XDG_CACHE_HOME/demi, else
-/// ~/.cache/demi.
+/// ~/.cache/demi. Throws UsageError for a relative $DEMI_CACHE; a relative $XDG_CACHE_HOME does not
+/// count.
 DEMI_API std::filesystem::path cache_folder();
 
 /// $DEMI_DATA_DIR, or "".
