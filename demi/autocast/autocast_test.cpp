@@ -503,8 +503,9 @@ TEST(Apply, ACloneKeepsThePolicyWhereverItGoes) {
     EXPECT_EQ(dtype_of(model), torch::kBFloat16);
     model.reset();
     for (const auto& copy : copies) EXPECT_EQ(dtype_of(copy), torch::kFloat);
-    demi::apply(Policy("mixed_bfloat16"), *copies[1], "1");
-    EXPECT_EQ(dtype_of(copies[1]), torch::kBFloat16);
+    demi::apply(Policy("mixed_float16"), *copies[1], "1");
+    EXPECT_EQ(dtype_of(copies[1]), torch::kHalf);
+    EXPECT_EQ(dtype_of(clone_of(copies[1])), torch::kHalf) << "not the policy it was made with";
     unapply(*copies[2]);
     EXPECT_EQ(dtype_of(copies[2]), torch::kBFloat16);
     EXPECT_EQ(dtype_of(copies[3]), torch::kFloat);

@@ -61,12 +61,14 @@ std::optional<c10::ScalarType> by_memory(const Marks& all, const at::Tensor& ten
   return found->second.dtype;
 }
 
-// A copy within a graph is a result of the parameter, not another parameter.
+// A copy within a graph is a result of the parameter, not another parameter. The mark of a
+// parameter is younger than that of its memory: a policy that was applied later counts.
 std::optional<c10::ScalarType> dtype_of_copies(const at::Tensor& tensor) {
   auto& all = marks();
   const std::shared_lock lock(all.mutex);
-  if (const auto dtype = by_memory(all, tensor)) return dtype;
-  return at::GradMode::is_enabled() ? std::nullopt : by_parameter(all, tensor);
+  if (const auto dtype = by_parameter(all, tensor))
+    return at::GradMode::is_enabled() ? std::nullopt : dtype;
+  return by_memory(all, tensor);
 }
 
 at::Tensor marked_like(const at::Tensor& original, at::Tensor copy) {
