@@ -377,6 +377,25 @@ TEST(LinearCrossEntropy, HoldsAMebibyteAtMostOfSmallHeads) {
   expect_held_at_most(kBytes, 20'000, 1, 2);
 }
 
+// Of a million probabilities each sum of 256 is one number of the sum.
+TEST(LinearCrossEntropy, OfAMillionClassesHasTheGradientsOfFp64) {
+  torch::manual_seed(11);
+  const int64_t classes = int64_t{1} << 20;
+  const at::Tensor weight = torch::rand({classes, 16}), target = torch::randint(classes, {4});
+  const auto gradient_in = [&](at::ScalarType dtype, auto loss_of) {
+    torch::manual_seed(12);
+    const at::Tensor input = torch::randn({4, 16}).to(dtype).requires_grad_();
+    return torch::autograd::grad({loss_of(input, weight.to(dtype))}, {input})[0];
+  };
+  const at::Tensor truth = gradient_in(torch::kDouble, [&](const auto& x, const auto& w) {
+    return torch::cross_entropy_loss(x.mm(w.t()), target);
+  });
+  const at::Tensor got = gradient_in(torch::kFloat, [&](const auto& x, const auto& w) {
+    return linear_cross_entropy(x, w, target);
+  });
+  EXPECT_LT(((got.to(torch::kDouble) - truth).norm() / truth.norm()).item<double>(), 3e-6);
+}
+
 // Else it is made of many small products.
 TEST(LinearCrossEntropy, TakesASmallHeadInOnePiece) {
   const Head head({12, 64}, 128, 65, torch::kFloat);

@@ -179,14 +179,18 @@ class Pieces {
   void gradients(const at::Tensor& z, const at::Tensor& input, std::int64_t first_row) {
     const std::int64_t rows = input.size(0);
     at::Tensor of_input;
-    if (wanted_.input) of_input = result_.input.narrow(0, first_row, rows).zero_();
+    if (wanted_.input) of_input = result_.input.narrow(0, first_row, rows);
     if (wanted_.bias)
       result_.bias.add_(z.narrow(1, 0, classes_).sum(0, /*keepdim=*/false, of_.sums));
     if (!wanted_.input && !wanted_.weight) return;
     if (runs_on_threads()) return gradients_on_threads(z, input, of_input);
+    if (wanted_.input && !sums_blocks()) of_input.zero_();
     each_block(rows, [&](std::int64_t first, std::int64_t count) {
       const at::Tensor part = z.narrow(1, first, count).to(of_.products);
-      if (wanted_.input) add(of_input, part, weight_of(first, count));
+      if (wanted_.input && sums_blocks())
+        add_block(of_input, first == 0, part, weight_of(first, count));
+      else if (wanted_.input)
+        add(of_input, part, weight_of(first, count));
       if (wanted_.weight) add(result_.weight.narrow(0, first, count), part.t(), input);
     });
   }
@@ -196,15 +200,27 @@ class Pieces {
     std::vector<at::Tensor> sums(static_cast<std::size_t>(at::get_num_threads()));
     on_threads([&](std::int64_t first, std::int64_t last) {
       at::Tensor& sum = sums[std::size_t(at::get_thread_num())];
-      if (wanted_.input) sum = at::zeros(input.sizes(), options_);
+      if (wanted_.input) sum = at::empty(input.sizes(), options_);
       each_cached_block(first, last, [&](std::int64_t start, std::int64_t count) {
         const at::Tensor part = z.narrow(1, start, count);
-        if (wanted_.input) sum.addmm_(part, of_.weight.narrow(0, start, count));
+        if (wanted_.input) add_block(sum, start == first, part, of_.weight.narrow(0, start, count));
         if (wanted_.weight) result_.weight.narrow(0, start, count).addmm_(part.t(), input);
       });
     });
+    if (wanted_.input) of_input.zero_();
     for (const at::Tensor& sum : sums)
       if (sum.defined()) of_input.add_(sum);
+  }
+
+  bool sums_blocks() const { return of_.products == of_.sums && of_.weight.is_cpu(); }
+
+  /// Each block of classes has a sum of its own. A product that begins with the sum so far would
+  /// add up all classes one after the other: of a million 7e-4 of the gradient is wrong then.
+  static void add_block(at::Tensor& sum, bool is_first, const at::Tensor& a, const at::Tensor& b) {
+    if (is_first)
+      at::mm_out(sum, a, b);
+    else
+      sum.add_(at::mm(a, b));
   }
 
   void add(at::Tensor to, const at::Tensor& a, const at::Tensor& b) const {
