@@ -103,11 +103,11 @@ void add_bench_recipe(CLI::App& bench) {
   a->output.add_to(*command);
   a->settings.add_to(
       *command, kTimedRecipe,
-      {"precision",      "loss-scale", "steps",           "epochs",     "dry-run",
-       "early-stopping", "top-k",      "test-batch-size", "test-limit", "checkpoint-every",
-       "keep-last",      "keep-every", "keep-best",       "best-by",    "stop-after",
-       "from",           "from-state", "from-average",    "resume",     "ranks",
-       "devices"});
+      {"precision",      "loss-scale",      "steps",           "epochs",     "dry-run",
+       "early-stopping", "top-k",           "test-batch-size", "test-limit", "checkpoint-every",
+       "keep-last",      "keep-every",      "keep-best",       "best-by",    "stop-after",
+       "from",           "from-state",      "from-average",    "resume",     "ranks",
+       "devices",        "shard-optimizer", "sync-batch-norm"});
   command->callback([a] { bench_recipe(*a); });
 }
 

@@ -143,11 +143,11 @@ void add_profile(CLI::App& app) {
   a->output.add_to(*command);
   a->settings.add_to(
       *command, kProfiledRecipe,
-      {"precision",      "loss-scale", "steps",           "epochs",     "dry-run",
-       "early-stopping", "top-k",      "test-batch-size", "test-limit", "checkpoint-every",
-       "keep-last",      "keep-every", "keep-best",       "best-by",    "stop-after",
-       "from",           "from-state", "from-average",    "resume",     "ranks",
-       "devices"});
+      {"precision",      "loss-scale",      "steps",           "epochs",     "dry-run",
+       "early-stopping", "top-k",           "test-batch-size", "test-limit", "checkpoint-every",
+       "keep-last",      "keep-every",      "keep-best",       "best-by",    "stop-after",
+       "from",           "from-state",      "from-average",    "resume",     "ranks",
+       "devices",        "shard-optimizer", "sync-batch-norm"});
   command->callback([a] { profile(*a); });
 }
 

@@ -47,7 +47,7 @@ std::string description(const std::string& command, const std::string& recipe,
 
 // 2: an option, 1: the environment, 0: a file.
 int strength(const recipes::Assignment& a) {
-  return a.source.starts_with("--") ? 2 : a.source.starts_with("DEMI_") ? 1 : 0;
+  return a.is_of_file() ? 0 : a.source.starts_with("--") ? 2 : 1;
 }
 
 // --devices says the number of ranks, too. What is weaker gives way; what is later, check()
@@ -81,13 +81,15 @@ std::vector<recipes::Assignment> with_launched_ranks(std::vector<recipes::Assign
   const distributed::Ranks ranks = launched();
   if (ranks.world_size == 1) return given;
   const std::string count = std::to_string(ranks.world_size);
+  const recipes::Assignment* asked = nullptr;  // a file is weaker than who started the ranks
   for (const recipes::Assignment& a : given)
-    if (a.name == "ranks" && a.text != count)
-      throw UsageError({.where = a.source,
-                        .what = "another number of ranks than were started",
-                        .seen = a.text,
-                        .accepted = count + ", since " + ranks.named,
-                        .advice = "leave it out"});
+    if (a.name == "ranks" && !a.is_of_file()) asked = &a;
+  if (asked && asked->text != count)
+    throw UsageError({.where = asked->source,
+                      .what = "another number of ranks than were started",
+                      .seen = asked->text,
+                      .accepted = count + ", since " + ranks.named,
+                      .advice = "leave it out"});
   given.push_back({"ranks", count, ranks.named});
   return given;
 }

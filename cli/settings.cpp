@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <utility>
 
 #include "cli/output.h"
@@ -142,26 +143,48 @@ std::vector<recipes::Assignment> SettingOptions::typed_ones() const {
   return all;
 }
 
+namespace {
+
+// What a file says of the weights that its run began with is not said of others.
+void leave_out_other_start(std::vector<recipes::Assignment>& all) {
+  const bool names_another = std::ranges::any_of(
+      all, [&](const recipes::Assignment& a) { return a.name == "from" && !a.is_of_file(); });
+  if (!names_another) return;
+  std::erase_if(all, [&](const recipes::Assignment& a) {
+    return a.is_of_file() && (a.name == "from-state" || a.name == "from-average");
+  });
+}
+
+}  // namespace
+
 std::vector<recipes::Assignment> SettingOptions::given() const {
   std::vector<recipes::Assignment> all;
   recipes::Config tried;  // a word that is none is said, whether it counts or not
-  const auto add_all = [&](const std::vector<recipes::Assignment>& some, bool is_of_file) {
-    for (const recipes::Assignment& a : some) {
-      if (!without_.contains(a.name)) {
-        all.push_back(a);
-        continue;
-      }
-      const recipes::Config before = tried;
-      recipes::set(tried, a.name, a.text, a.source);
-      const bool is_about_runs = a.name == "precision" || a.name == "loss-scale";
-      const bool differs = recipes::to_json(before) != recipes::to_json(tried);
-      if (!is_of_file || (is_about_runs && differs)) ignored_.insert(a.source);
-    }
+  // Runs that are named have a weight mode of their own, bf16:split; that of a run's file is of its
+  // precision.
+  const bool leaves_mode = without_.contains("precision") && !of_file().runs.is_comparison;
+  const auto is_taken = [&](const recipes::Assignment& a) {
+    if (a.is_of_file() && a.name == "epochs") return true;  // a schedule is made for so many
+    return !without_.contains(a.name) &&
+           !(a.is_of_file() && leaves_mode && a.name == "weight-mode");
   };
-  add_all(of_file().values, /*is_of_file=*/true);
-  add_all(recipes::read_environment(), /*is_of_file=*/false);
+  std::vector<recipes::Assignment> weaker = of_file().values;
+  std::ranges::move(recipes::read_environment(), std::back_inserter(weaker));
+  for (const recipes::Assignment& a : weaker) {
+    if (is_taken(a)) {
+      all.push_back(a);
+      continue;
+    }
+    const recipes::Config before = tried;
+    recipes::set(tried, a.name, a.text, a.source);
+    const bool is_about_runs =
+        a.name == "precision" || a.name == "loss-scale" || a.name == "weight-mode";
+    const bool differs = recipes::to_json(before) != recipes::to_json(tried);
+    if (!a.is_of_file() || (is_about_runs && differs)) ignored_.insert(a.source);
+  }
   const std::vector<recipes::Assignment> typed = typed_ones();
   all.insert(all.end(), typed.begin(), typed.end());
+  leave_out_other_start(all);
   return all;
 }
 

@@ -54,17 +54,13 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
                     .advice = "`demi train --list` names them: demi train fashion-cnn"});
 }
 
-bool is_of_file(const recipes::Assignment& given) {
-  return !given.source.starts_with("--") && !given.source.starts_with("DEMI_");
-}
-
 // What --resume or --from says; nothing: "". A file's is that of the run which it describes.
 recipes::Assignment asked_for(std::string_view setting, const std::string& accepted,
                               const std::vector<recipes::Assignment>& given) {
   recipes::Assignment asked;
   for (const recipes::Assignment& a : given)
     if (a.name == setting) asked = a;
-  if (!asked.name.empty() && asked.text.empty() && !is_of_file(asked))
+  if (!asked.name.empty() && asked.text.empty() && !asked.is_of_file())
     throw UsageError({.where = asked.source,
                       .what = "no run is named, as by a variable of the shell that is not set",
                       .seen = "\"\"",
@@ -84,7 +80,7 @@ recipes::Assignment asked_to_start(const std::vector<recipes::Assignment>& given
 // One goes on with a run, the other begins one.
 void require_one_of_both(const std::vector<recipes::Assignment>& given) {
   const recipes::Assignment resume = asked_to_resume(given), from = asked_to_start(given);
-  if (resume.text.empty() || from.text.empty() || is_of_file(from)) return;
+  if (resume.text.empty() || from.text.empty() || from.is_of_file()) return;
   throw UsageError(
       {.where = from.source,
        .what = "a run that goes on has its weights, and --from begins a new one",
@@ -105,8 +101,7 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
   const recipes::ComparedRuns runs = settings.of_file().runs;
   bool names_precision = false;
   for (const recipes::Assignment& a : given)
-    names_precision |=
-        a.name == "precision" && (a.source.starts_with("--") || a.source.starts_with("DEMI_"));
+    names_precision |= a.name == "precision" && !a.is_of_file();
   if (words.command == "train" && runs.is_comparison && !names_precision) {
     std::string labels;
     for (const std::string& label : runs.runs) labels += (labels.empty() ? "" : ",") + label;

@@ -15,6 +15,8 @@ namespace demi::recipes {
 struct Assignment {
   /// The setting, its value as text, and where it was found.
   std::string name, text, source;
+  /// A file has values for all settings, and asks for none of them.
+  bool is_of_file() const { return !source.starts_with("--") && !source.starts_with("DEMI_"); }
 };
 
 /// What a comparison's config.json says of its runs; nothing of another file.

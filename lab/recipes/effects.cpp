@@ -121,10 +121,6 @@ const Need kNeeds[] = {
      "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
 };
 
-bool asks(const Assignment& a) {
-  return a.source.starts_with("--") || a.source.starts_with("DEMI_");
-}
-
 const Setting* find_setting(std::string_view name) {
   for (const Setting& setting : settings())
     if (setting.name == name) return &setting;
@@ -144,7 +140,7 @@ std::string why_without_effect(const Config& config, std::string_view setting) {
 void check_effects(const Config& config, std::span<const Assignment> given) {
   for (const Assignment& a : given) {
     const Setting* setting = find_setting(a.name);
-    if (!setting || !asks(a)) continue;
+    if (!setting || a.is_of_file()) continue;
     const std::string off = setting->is_flag ? "false" : setting->get(Config());
     if (setting->get(config) == off) continue;
     if (const std::string why = why_without_effect(config, a.name); !why.empty())

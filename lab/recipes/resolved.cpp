@@ -83,7 +83,9 @@ void check_weight_mode(const Config& config, const train::Precision& precision) 
        .seen = config.weight_mode + " with --precision " + std::string(precision.name) +
                (config.autocast ? "" : " --no-autocast"),
        .accepted = "bf16-true, and bf16 with its region; split: fp16-true and fp16, too",
-       .advice = "--weight-mode master, or --precision bf16"});
+       .advice =
+           "--weight-mode master, or --precision bf16; of one run of several: --runs fp32,bf16:" +
+           config.weight_mode});
 }
 
 // A setting holds the text of a policy, a run's label and an older config.json the path of a file.
