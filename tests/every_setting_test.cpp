@@ -1,9 +1,12 @@
 // Each setting does something: a run with another value of it differs, in bits of the weights or in
 // what it leaves. A setting without a row here fails the test.
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <cmath>
+#include <cstdint>
 #include <fstream>
 #include <map>
 #include <optional>
@@ -19,9 +22,11 @@
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
 #include "demi/data/prefetch_loader.h"
+#include "demi/distributed/ranks_testing.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
+#include "tests/setting_values.h"
 #include "tests/small_recipes.h"
 
 namespace demi::recipes {
@@ -29,117 +34,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-using Settings = std::vector<std::pair<std::string, std::string>>;
-
-// Which recipe is trained twice, with `base` and then with `value` too. In values FOLDER is the
-// test's folder.
-struct Trained {
-  std::string setting, value, recipe = "mlp";
-  Settings base = {};
-};
+using setting_values::Trained, setting_values::trained;
 
 // A setting that no training here shows, and the test that fails if it is passed over.
 struct Elsewhere {
   std::string setting, file, suite, test;
 };
-
-std::vector<Trained> trained() {
-  const Settings fp16{{"precision", "fp16"}}, bf16{{"precision", "bf16"}},
-      overflows{{"precision", "fp16"}, {"init-scale", "1e37"}, {"epochs", "2"}, {"steps", "0"}},
-      whole{{"epochs", "2"}, {"steps", "0"}},
-      linear{{"epochs", "2"}, {"steps", "0"}, {"schedule", "linear"}},
-      pictures{{"model", "simple-cnn"}, {"image-size", "32"}},
-      csv{{"data", "csv"}, {"train-file", "FOLDER/train.csv"}, {"test-file", "FOLDER/test.csv"}};
-  return {
-      {"model", "simple-cnn", "cifar10-resnet18", {{"model", "fashion-cnn"}}},
-      {"data", "synthetic-linear"},
-      {"train-file", "FOLDER/other.csv", "imdb-lstm", csv},
-      {"test-file", "FOLDER/other.csv", "imdb-lstm", csv},
-      {"limit", "8"},
-      {"test-limit", "2", "fashion-cnn"},
-      {"overfit-batches", "1"},
-      {"normalize", "none", "cifar10-cnn"},
-      {"crop-padding", "4", "cifar10-cnn"},
-      {"horizontal-flip", "true", "cifar10-cnn"},
-      {"crop-area", "1", "folder-resnet50", pictures},
-      {"in", "8"},
-      {"out", "8"},
-      {"depth", "2"},
-      {"batches", "1"},
-      {"input-scale", "2"},
-      {"image-size", "64", "synthetic-resnet50", pictures},
-      {"classes", "5", "synthetic-resnet50", pictures},
-      {"pool", "mean", "imdb-lstm"},
-      {"bidirectional", "true", "imdb-lstm"},
-      {"embedding", "8", "imdb-lstm"},
-      {"hidden", "8", "imdb-lstm"},
-      {"vocabulary-size", "4", "imdb-lstm"},
-      {"max-length", "3", "imdb-lstm"},
-      {"tokenizer", "bytes", "gpt-shakespeare"},
-      {"context", "4", "gpt-shakespeare"},
-      {"heads", "1", "gpt-shakespeare"},
-      {"key-heads", "1", "gpt-shakespeare"},
-      {"feed-forward", "8", "gpt-shakespeare"},
-      {"tied-head", "off", "gpt-shakespeare"},
-      {"norm-eps", "0.5", "gpt-shakespeare"},
-      {"rope-theta", "3", "gpt-shakespeare", {{"block", "llama"}}},
-      {"block", "llama", "gpt-shakespeare"},
-      {"bias", "true", "gpt-shakespeare"},
-      {"dropout", "0.5", "gpt-shakespeare"},
-      {"eval-every", "1", "gpt-shakespeare", {{"epochs", "2"}, {"steps", "0"}}},
-      {"tokens-per-step", "64", "gpt-shakespeare"},
-      {"epochs", "2", "mlp", {{"steps", "0"}}},
-      {"steps", "1"},
-      {"batch-size", "3"},
-      {"test-batch-size", "1", "fashion-cnn"},
-      {"optimizer", "adam"},
-      {"optimizer-options", "beta2=0.9", "mlp", {{"optimizer", "adamw"}}},
-      {"betas", "0.9,0.9", "mlp", {{"optimizer", "adamw"}}},
-      {"lr", "0.5"},
-      {"min-lr", "1e-5", "mlp", linear},
-      {"momentum", "0.9"},
-      {"nesterov", "true", "mlp", {{"momentum", "0.9"}}},
-      {"weight-decay", "0.1"},
-      {"decay-by-rule", "true", "mlp", {{"weight-decay", "0.1"}}},
-      {"schedule", "linear"},
-      {"schedule-epochs", "4", "mlp", linear},
-      {"warmup-epochs", "1", "mlp", linear},
-      {"schedule-steps", "50", "mlp", linear},
-      {"warmup-steps", "1", "mlp", linear},
-      {"loss-weight", "2"},
-      {"label-smoothing", "0.1", "fashion-cnn"},
-      {"clip-norm", "1e-3"},
-      {"skip-norm-above", "1e-6"},
-      {"gradient-penalty", "0.1"},
-      {"accumulate", "2"},
-      {"ema", "0.5"},
-      {"early-stopping",
-       "1",
-       "fashion-cnn",
-       {{"epochs", "3"}, {"steps", "0"}, {"lr", "0"}, {"schedule", "constant"}}},
-      {"top-k", "2", "fashion-cnn"},
-      {"precision", "bf16"},
-      {"loss-scale", "128", "mlp", fp16},
-      {"init-scale", "1024", "mlp", fp16},
-      {"growth-factor", "4", "mlp", {{"precision", "fp16"}, {"growth-interval", "1"}}},
-      {"growth-interval", "1", "mlp", fp16},
-      {"backoff-factor", "0.25", "mlp", overflows},
-      {"autocast", "false", "mlp", bf16},
-      {"scaler", "false", "mlp", fp16},
-      {"skip", "false", "mlp", overflows},
-      {"moments", "int8", "mlp", {{"in", "64"}, {"out", "64"}, {"optimizer", "adamw"}}},
-      {"fp32-part", "layers.0", "mlp", bf16},
-      {"op-policy", "FOLDER/policy", "mlp", bf16},
-      {"seed", "7"},
-      {"dry-run", "true", "mlp", whole},
-      {"monitor", "1"},
-      {"detect-anomaly", "true", "mlp", {{"lr", "1e30"}, {"steps", "0"}}},
-      {"what-if", "fp16"},
-      {"checkpoint-every", "1", "mlp", {{"keep-last", "0"}}},
-      {"keep-last", "0", "mlp", {{"checkpoint-every", "1"}}},
-      {"keep-every", "1"},
-  };
-}
 
 // What LibTorch's settings become.
 const std::vector<std::pair<std::string, std::string>> kBackends{
@@ -184,22 +84,12 @@ class EverySetting : public ::testing::Test {
       : folder_(fs::temp_directory_path() / ("demi-settings-" + std::to_string(getpid()))) {
     fs::remove_all(folder_);
     fs::create_directories(folder_);
-    std::ofstream(folder_ / "policy") << "addmm fp32\n";
-    for (const char* name : {"train.csv", "test.csv", "other.csv"}) {
-      std::string rows = "label,text\n";
-      const bool is_other = name == std::string_view("other.csv");  // of longer, other texts
-      for (int i = 0; i < 12; ++i)
-        rows += std::string(i % 2 ? "good,good film " : "bad,bad film ") +
-                (is_other ? "bad good bad film" : "") + "\n";
-      std::ofstream(folder_ / name) << rows;
-    }
+    setting_values::write_files(folder_);
   }
   ~EverySetting() override { fs::remove_all(folder_); }
 
-  void set_in(Config& config, const std::string& name, std::string value) const {
-    if (const auto at = value.find("FOLDER"); at != value.npos)
-      value.replace(at, 6, folder_.string());
-    set(config, name, value, "--" + name);
+  void set_in(Config& config, const std::string& name, const std::string& value) const {
+    setting_values::set_in(config, name, value, folder_);
   }
 
   Config base_of(const Trained& row) {
@@ -268,6 +158,52 @@ TEST_F(EverySetting, ChangesTheRun) {
       EXPECT_NE(left_by(base), left_by(changed));
     } catch (const std::exception& error) {
       ADD_FAILURE() << error.what();
+    }
+  }
+}
+
+// Two ranks with half of the batch each have the losses of one process: a mean over the same
+// examples, whose sums have another order.
+TEST_F(EverySetting, TrainsOnRanksAsInOneProcess) {
+  // 3; refused; one search in a process.
+  const std::set<std::string> alone{"batch-size", "gradient-penalty", "detect-anomaly"},
+      random{"dropout"};  // drawn by each rank
+  for (const Trained& row : trained()) {
+    if (alone.contains(row.setting)) continue;
+    SCOPED_TRACE(row.setting + " " + row.value + ", " + row.recipe);
+    Config config = base_of(row);
+    set_in(config, row.setting, row.value);
+    const RunResult one = run(resolve(config), load_workload(config, c10::kCPU), {});
+    config.ranks = 2;
+    config.batch_size /= 2;
+    check(config);
+    std::vector<Workload> parts;
+    for (int64_t rank : {0, 1}) {
+      parts.push_back(read_data(resolve(config), {rank, 2})(config.batch_size));
+      // Made here, since threads share the generator that each rank has.
+      parts.back().make_network = [made = parts.back().make_network(static_cast<uint64_t>(
+                                       config.seed))](uint64_t) { return made; };
+    }
+    std::vector<RunResult> results(2);
+    const auto errors = demi::testing::on_ranks(2, [&](distributed::ProcessGroup& group) {
+      const auto rank = static_cast<std::size_t>(group.rank());
+      results[rank] =
+          run(resolve(config), parts[rank], {.group = {&group, [](distributed::ProcessGroup*) {}}});
+    });
+    EXPECT_THAT(errors, ::testing::Each(""));
+    for (const RunResult& result : results) {
+      EXPECT_EQ(result.history.failed.has_value(), one.history.failed.has_value());
+      ASSERT_EQ(result.history.steps.size(), one.history.steps.size());
+      for (std::size_t i = 0; i < one.history.steps.size(); ++i) {
+        const double wanted = one.history.steps[i].loss, seen = result.history.steps[i].loss;
+        EXPECT_EQ(fmt::format("{}", seen), fmt::format("{}", results[0].history.steps[i].loss));
+        if (!random.contains(row.setting) && std::isfinite(wanted)) {
+          EXPECT_NEAR(seen, wanted, 2e-3 * std::abs(wanted)) << "step " << i;
+        }
+      }
+      if (one.test_loss && std::isfinite(*one.test_loss)) {
+        EXPECT_NEAR(*result.test_loss, *one.test_loss, 0.01 * std::abs(*one.test_loss));
+      }
     }
   }
 }
