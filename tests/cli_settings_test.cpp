@@ -117,7 +117,7 @@ class SettingAndCommand : public Cli, public ::testing::WithParamInterface<int> 
 
   Outcome run(Words words) {
     for (std::string& word : words) word = setting_values::in_folder(word, folder_);
-    starts_for_real_ = asks_for_ranks();
+    starts_for_real_ = asks_for_ranks() && (words[0] == "train" || words[0] == "compare");
     return Cli::run(words);
   }
 
@@ -247,8 +247,7 @@ void SettingAndCommand::generate() {
 }
 
 void SettingAndCommand::inspect() {
-  for (const char* part : {"", "/checkpoints", "/model.safetensors"})
-    answer({"inspect", folder_of("run").string() + part});
+  answer({"inspect", folder_of("run")});
 }
 
 void SettingAndCommand::export_it() {
