@@ -59,14 +59,14 @@ std::string_view name_of(Role role) {
   return "moment";
 }
 
+std::string name_of(const NonFinite& found) {
+  if (found.role == Role::moment) return found.moment + " of " + found.name;
+  const std::string role(name_of(found.role));
+  return role + (found.role == Role::gradient ? " of " : " ") + found.name;
+}
+
 std::string to_string(const NonFinite& found) {
-  std::string text = "the ";
-  if (found.role == Role::moment)
-    text += found.moment + " of " + found.name;
-  else if (found.role == Role::gradient)
-    text += "gradient of " + found.name;
-  else
-    text += std::string(name_of(found.role)) + " " + found.name;
+  std::string text = "the " + name_of(found);
   const char* separator = ": ";
   if (found.infinities > 0) {
     text += separator + std::to_string(found.infinities) + " Inf";

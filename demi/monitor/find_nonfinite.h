@@ -26,6 +26,9 @@ struct NonFinite {
   std::int64_t infinities = 0, nans = 0;
 };
 
+/// "parameter fc.weight", "gradient of fc.weight", "exp_avg_sq of fc.weight"
+DEMI_API std::string name_of(const NonFinite& found);
+
 /// "the gradient of fc.weight: 3 Inf, 1 NaN"
 DEMI_API std::string to_string(const NonFinite& found);
 

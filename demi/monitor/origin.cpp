@@ -64,7 +64,8 @@ std::string advice_without_trials(const Origin& origin) {
     case Origin::Place::data:
       return "leave the example out, or mend it";
     case Origin::Place::state:
-      return "resume from an older checkpoint, or from other weights";
+      return "look at what loaded it, or wrote it between two steps; resume from an older "
+             "checkpoint, or from other weights";
     case Origin::Place::update:
       return "a lower learning rate, or clipped gradients: the square of a gradient beyond 1.8e19 "
              "is Inf";
@@ -85,7 +86,8 @@ std::string cause_of(const Origin& origin) {
     case Origin::Place::data:
       return "the batch's " + origin.name + " holds it";
     case Origin::Place::state:
-      return "the " + origin.name + " held it before the step";
+      if (origin.nonfinite.empty()) return "the " + origin.name + " held it before the step";
+      return "it was there before the step: " + joined(origin.nonfinite);
     case Origin::Place::update:
       return "the optimizers' step wrote it: " + joined(origin.nonfinite);
     case Origin::Place::buffer:

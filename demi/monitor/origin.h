@@ -14,7 +14,7 @@ struct Origin {
   /// In which part of the step it was found.
   enum class Place : std::uint8_t {
     data,      // the batch held it already
-    state,     // a parameter or buffer held it before the step
+    state,     // a parameter, moment or buffer held it before the step
     update,    // the optimizers' step wrote it to a parameter or a moment
     buffer,    // forward wrote it to a buffer, such as a running variance
     forward,   // an op of forward or of the loss
@@ -38,8 +38,8 @@ struct Origin {
   /// Of the step, both from 1.
   std::int64_t epoch = 1, step = 1;
   Place place = Place::forward;  // where it was found
-  /// Place::data: "input" or "target". state, update, buffer: the parameter or buffer. forward,
-  /// backward: the layer whose weights the op reads, else the layer before it; empty: none.
+  /// Place::data: "input". state: "exp_avg of fc.weight". update, buffer: the parameter or buffer.
+  /// forward, backward: the layer whose weights the op reads, else the layer before; empty: none.
   std::string name;
   bool reads_weights = false;  // of the layer that is named
   std::string op;              // forward, backward: "aten::div"
@@ -53,7 +53,7 @@ struct Origin {
   /// Neither loss nor gradients hold it: 1 / Inf is 0.
   bool vanishes = false;
   std::vector<Input> inputs;           // of the innermost op
-  std::vector<std::string> nonfinite;  // update, buffer: each tensor in words
+  std::vector<std::string> nonfinite;  // state, update, buffer: each tensor in words
   /// Of forward and backward: the three others that a mixed or scaled run can be compared with.
   std::vector<Trial> trials;
 

@@ -37,10 +37,6 @@ std::vector<NonFinite> nonfinite_state(const StepView& view) {
   return found;
 }
 
-std::string key_of(const NonFinite& found) {
-  return std::string(name_of(found.role)) + " " + found.name + " " + found.moment;
-}
-
 // A scale that is halved so often without a finite step is not found soon.
 constexpr std::int64_t kPatience = 10;
 
@@ -52,17 +48,22 @@ struct OriginSearch::Impl {
   Report report;
   std::optional<Surroundings> before;
   ForwardWatch forward;
+  bool in_step = false, in_batch = false;
   bool found_in_step = false;
   bool began = false;
   bool found_loss_scale = false;
   std::optional<Origin> harmless;  // by a dynamic scale alone: said after what is a fault
   std::set<std::string> reported;
   std::set<std::string> meant;  // ops of forward whose Inf or NaN is no fault, or is reported
-  std::set<std::string> held;   // by key_of(): what holds Inf or NaN and is reported, or was before
+  // What holds Inf or NaN and is reported, or follows from what is, or is meant: by name_of().
+  std::set<std::string> held;
+  // That hold it at the step's beginning, or whose moments do.
+  std::set<std::string> spoiled_parameters;
 
   bool is_spoiled(ForwardWatch& watch) const;
   void add_trials(Origin& origin, const StepView& view, RepeatGuard& run);
   void find(const StepView& view, const std::vector<std::string>& spoiled, bool vanishes);
+  void look_before(const StepView& view);
   void say(const Origin& origin);
   void say_harmless();
 };
@@ -124,6 +125,8 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
   }
   if (vanishes) meant.insert(spoiled.begin(), spoiled.end());
   if (!origin) return;
+  const bool is_parameter = origin->name.starts_with(name_of(Role::parameter));
+  if (origin->place == Origin::Place::state && is_parameter && held.contains(origin->name)) return;
   if (!origin->is_loss_scale()) return say(*origin);
   if (std::exchange(found_loss_scale, true)) return;
   const bool backs_off = view.scaler.options().mode != ScaleMode::kStatic;
@@ -134,13 +137,32 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
     say(*origin);
 }
 
+// What a program loads, or writes between two steps. No op of forward reads a moment, and the step
+// that reads it spreads it to the weight.
+void OriginSearch::Impl::look_before(const StepView& view) {
+  const bool is_first = !std::exchange(began, true);
+  if (std::exchange(in_step, true)) return;
+  spoiled_parameters.clear();
+  if (held.empty() && all_finite(state_of(view))) return;
+  Origin origin{.epoch = view.epoch, .step = view.step, .place = Origin::Place::state};
+  for (const NonFinite& found : nonfinite_state(view)) {
+    if (found.role != Role::buffer) spoiled_parameters.insert(found.name);
+    if (!held.insert(name_of(found)).second) continue;
+    // A buffer may hold -Inf from the beginning, as a mask does.
+    if (is_first && found.role == Role::buffer && found.nans == 0) continue;
+    if (origin.name.empty()) origin.name = name_of(found);
+    origin.nonfinite.push_back(to_string(found));
+  }
+  if (!origin.nonfinite.empty()) say(origin);
+}
+
 OriginSearch::OriginSearch(Report report) : impl_(std::make_unique<Impl>(std::move(report))) {}
 OriginSearch::~OriginSearch() = default;
 
 void OriginSearch::before_forward(const StepView& view) {
   Impl& impl = *impl_;
-  if (!std::exchange(impl.began, true))
-    for (const NonFinite& found : nonfinite_state(view)) impl.held.insert(key_of(found));
+  if (std::exchange(impl.in_batch, true)) impl.in_step = false;  // an exception dropped the step
+  impl.look_before(view);
   impl.before = Surroundings::of(view.module);
   impl.forward.begin();
 }
@@ -149,6 +171,7 @@ void OriginSearch::after_forward(const StepView&, const at::Tensor&) { impl_->fo
 
 void OriginSearch::after_backward(const StepView& view) {
   Impl& impl = *impl_;
+  impl.in_batch = false;
   const std::vector<std::string> spoiled = impl.forward.spoiled();
   if (impl.found_in_step) return;  // a window's gradients stay spoiled
   std::vector<at::Tensor> numbers = gradients_of(view.module);
@@ -159,9 +182,9 @@ void OriginSearch::after_backward(const StepView& view) {
   if (!is_finite || std::ranges::any_of(spoiled, is_new)) impl.find(view, spoiled, is_finite);
 }
 
-// A buffer may hold -Inf from the beginning, as a mask does.
 void OriginSearch::after_update(const StepView& view) {
   Impl& impl = *impl_;
+  impl.in_step = false;
   const bool was_found = std::exchange(impl.found_in_step, false);
   if (impl.harmless && (!was_found || view.step >= impl.harmless->step + kPatience))
     impl.say_harmless();
@@ -169,7 +192,8 @@ void OriginSearch::after_update(const StepView& view) {
   Origin update{.epoch = view.epoch, .step = view.step, .place = Origin::Place::update};
   Origin buffer{.epoch = view.epoch, .step = view.step, .place = Origin::Place::buffer};
   for (const NonFinite& found : nonfinite_state(view)) {
-    if (!impl.held.insert(key_of(found)).second) continue;
+    if (!impl.held.insert(name_of(found)).second) continue;
+    if (found.role != Role::buffer && impl.spoiled_parameters.contains(found.name)) continue;
     Origin& origin = found.role == Role::buffer ? buffer : update;
     if (origin.name.empty()) origin.name = found.name;
     origin.nonfinite.push_back(to_string(found));

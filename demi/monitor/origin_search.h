@@ -16,11 +16,12 @@ namespace demi::monitor {
 ///     step.watch(...);   // the same, of a demi::loop::Step
 ///
 /// Before each batch buffers and the random generators' states are copied. What each op of forward
-/// gives is read; after backward loss and gradients are, and after the update weights, buffers and
-/// the optimizers' moments: the host waits for the device twice a step. If one of them is not
-/// finite, the batch is repeated under observation, then once for each trial; weights, gradients,
-/// buffers and random numbers are put back, so that the run continues as without. Each place is
-/// reported once, and 20 of them at most; an overflow that the loss scale alone makes
+/// gives is read; after backward loss and gradients are, and before a step and after its update
+/// weights, buffers and the optimizers' moments: the host waits for the device three times a step.
+/// What is not finite before a step was loaded, or written between two steps. If something is not
+/// finite after it, the batch is repeated under observation, then once for each trial; weights,
+/// gradients, buffers and random numbers are put back, so that the run continues as without. Each
+/// place is reported once, and 20 of them at most; an overflow that the loss scale alone makes
 /// (Origin::is_loss_scale) is reported once a run, and that of a dynamic scale after the first
 /// fault, the first step without an overflow, or 10 steps.
 ///

@@ -7,12 +7,14 @@
 #include <functional>
 #include <limits>
 #include <regex>
+#include <sstream>
 #include <string>
 #include <vector>
 
 #include "demi/core/source_dir_testing.h"
 #include "demi/loop/observer.h"
 #include "demi/optim/adam.h"
+#include "demi/optim/sgd.h"
 #include "demi/step/param_state.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
@@ -63,11 +65,24 @@ struct DeepImpl : torch::nn::Module {
 };
 TORCH_MODULE(Deep);
 
+struct AfterStep : loop::StepObserver {
+  std::int64_t step;
+  std::function<void()> what;
+  AfterStep(std::int64_t at, std::function<void()> run) : step(at), what(std::move(run)) {}
+  void after_update(const loop::StepView& view) override {
+    if (view.step == step) what();
+  }
+};
+
 struct Job {
   Deep model;
   train::TrainerOptions options;
   at::Tensor input, target = at::arange(12) % 3;
-  std::function<void(torch::optim::Optimizer&)> between_fits;
+  std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)> make_optimizer =
+      [](std::vector<at::Tensor> of) {
+        return std::make_shared<optim::Adam>(std::move(of), optim::AdamOptions(1e-4));
+      };
+  std::function<void(torch::optim::Optimizer&)> before_fit, between_steps;
 
   Job() {
     torch::manual_seed(4);
@@ -75,17 +90,23 @@ struct Job {
     options.max_steps = 1;
   }
   std::vector<Origin> origins() {
-    const auto adam = std::make_shared<optim::Adam>(model->parameters(), optim::AdamOptions(1e-4));
-    options.optimizers = {adam};
+    const auto optimizer = make_optimizer(model->parameters());
+    options.optimizers = {optimizer};
+    if (before_fit) before_fit(*optimizer);
     train::Trainer trainer(train::network(model), options);
     std::vector<Origin> reported;
     trainer.add(std::make_shared<OriginSearch>([&](const Origin& o) { reported.push_back(o); }));
+    trainer.add(std::make_shared<AfterStep>(2, [&] {
+      if (between_steps) between_steps(*optimizer);
+    }));
     trainer.fit(Rows(input, target, 6));
-    if (between_fits) {
-      between_fits(*adam);
-      trainer.fit(Rows(input, target, 6));
-    }
     return reported;
+  }
+  // Of four steps, after the second.
+  void spoil(std::function<void(torch::optim::Optimizer&)> how) {
+    between_steps = std::move(how);
+    options.max_steps = 4;
+    options.epochs = 2;
   }
   // What changes the output of one layer.
   void plant(int64_t layer, std::function<at::Tensor(const at::Tensor&)> fault) {
@@ -315,58 +336,158 @@ TEST(OriginSearch, ANormalizationByHand) {
   expect_named(job, {Place::forward, "blocks.14", "aten::div", ""});
 }
 
-// An optimizer's state.
+// What a step writes to an optimizer's state and to buffers.
 
-void spoil(torch::optim::Optimizer& optimizer, const at::Tensor& p, bool second, double value) {
-  auto& state = static_cast<optim::ParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl()));
-  state[second ? "exp_avg_sq" : "exp_avg"].view(-1)[0] = value;
-}
-
-TEST(OriginSearch, ASecondMomentOfNaN) {
+// The square of a gradient of 1e25 is beyond FP32, and makes every update from then on 0.
+TEST(OriginSearch, AStepThatOverflowsASecondMoment) {
   Job job;
-  const at::Tensor weight = job.model->linear(17)->weight;
-  job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, weight, true, std::nan("")); };
+  job.options.loss = train::LossFunction(
+      [](const at::Tensor& output, const at::Tensor&) { return output.sum() * 1e25; });
   const auto reported = job.origins();
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(reported[0].place, Place::update);
-  EXPECT_EQ(reported[0].name, "blocks.17.weight");
-  EXPECT_THAT(to_string(reported[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 NaN"));
-}
-
-TEST(OriginSearch, AFirstMomentOfInf) {
-  Job job;
-  const at::Tensor bias = job.model->head->bias;
-  job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, bias, false, kInfinity); };
-  const auto reported = job.origins();
-  ASSERT_EQ(reported.size(), 1u);
-  EXPECT_EQ(reported[0].place, Place::update);
-  EXPECT_EQ(reported[0].name, "head.bias");
-}
-
-// An Inf there makes every update from then on 0.
-TEST(OriginSearch, ASecondMomentOfInf) {
-  Job job;
-  const at::Tensor weight = job.model->linear(17)->weight;
-  job.between_fits = [&](torch::optim::Optimizer& o) { spoil(o, weight, true, kInfinity); };
-  const auto reported = job.origins();
-  ASSERT_EQ(reported.size(), 1u);
-  EXPECT_EQ(reported[0].place, Place::update);
-  EXPECT_THAT(to_string(reported[0]), HasSubstr("the exp_avg_sq of blocks.17.weight: 1 Inf"));
+  EXPECT_EQ(reported[0].step, 1);
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("the optimizers' step wrote it: "));
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("the exp_avg_sq of head.bias: 3 Inf"));
   EXPECT_THAT(to_string(reported[0]), HasSubstr("clipped gradients"));
 }
 
-// In training nothing reads it: the loss is finite until the model is evaluated.
-TEST(OriginSearch, ARunningVarianceOfNaN) {
+// In training nothing reads it: the loss is finite until the model is evaluated. It is written by
+// the first batch of a window, and there before the second.
+TEST(OriginSearch, ARunningVarianceThatForwardSpoils) {
   Job job;
-  job.between_fits = [&](torch::optim::Optimizer&) {
-    job.model->batch_norm->running_var[3] = std::nan("");
-  };
+  job.options.accumulate = 2;
+  {
+    const at::NoGradGuard no_grad;
+    job.model->norms[49]->as<torch::nn::LayerNorm>()->weight.fill_(1e25);
+  }
   const auto reported = job.origins();
   ASSERT_EQ(reported.size(), 1u);
-  EXPECT_EQ(reported[0].place, Place::buffer);
+  EXPECT_EQ(reported[0].place, Place::buffer) << to_string(reported[0]);
   EXPECT_EQ(reported[0].name, "batch_norm.running_var");
-  EXPECT_THAT(to_string(reported[0]),
-              HasSubstr("forward wrote it: the buffer batch_norm.running_var: 1 NaN"));
+  EXPECT_THAT(to_string(reported[0]), HasSubstr("forward wrote it: the buffer"));
+}
+
+// What was there before the step: the weight that it spoils is not reported as well.
+
+void expect_before(const std::vector<Origin>& reported, const std::string& name,
+                   const std::string& counted, std::int64_t step) {
+  ASSERT_EQ(reported.size(), 1u);
+  const Origin& seen = reported.front();
+  EXPECT_EQ(seen.place, Place::state) << to_string(seen);
+  EXPECT_EQ(seen.name, name);
+  EXPECT_EQ(seen.step, step);
+  EXPECT_THAT(to_string(seen),
+              HasSubstr("it was there before the step: the " + name + ": " + counted));
+  EXPECT_THAT(to_string(seen), ::testing::Not(HasSubstr("learning rate")));
+}
+
+optim::ParamState& state_of(torch::optim::Optimizer& optimizer, const at::Tensor& p) {
+  return static_cast<optim::ParamState&>(*optimizer.state().at(p.unsafeGetTensorImpl()));
+}
+
+TEST(OriginSearch, AMomentThatIsSpoiledBetweenTwoSteps) {
+  for (const char* moment : {"exp_avg", "exp_avg_sq"}) {
+    for (const double value : {std::nan(""), kInfinity}) {
+      Job job;
+      const at::Tensor weight = job.model->linear(17)->weight;
+      job.spoil(
+          [&](torch::optim::Optimizer& o) { state_of(o, weight)[moment].view(-1)[0] = value; });
+      expect_before(job.origins(), std::string(moment) + " of blocks.17.weight",
+                    std::isnan(value) ? "1 NaN" : "1 Inf", 3);
+    }
+  }
+}
+
+TEST(OriginSearch, AMomentOfAnyOptimizerThatIsSpoiledBetweenTwoSteps) {
+  using Make = std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<Tensor>)>;
+  using Spoil = std::function<void(torch::optim::Optimizer&, const Tensor&)>;
+  struct Case {
+    std::string moment;
+    Make make;
+    Spoil spoil;
+  };
+  const auto lean = [](optim::Moments moments) -> Make {
+    return [=](std::vector<Tensor> of) {
+      return std::make_shared<optim::Adam>(std::move(of), optim::AdamOptions(1e-4),
+                                           optim::StepOptions{.moments = moments});
+    };
+  };
+  const auto of_ours = [](const char* tensor) -> Spoil {
+    return [=](torch::optim::Optimizer& o, const Tensor& p) {
+      state_of(o, p)[tensor].view(-1)[0] = std::nan("");
+    };
+  };
+  const Case cases[] = {
+      {"momentum_buffer",
+       [](std::vector<Tensor> of) {
+         return std::make_shared<optim::SGD>(std::move(of), optim::SGDOptions(1e-4).momentum(0.9));
+       },
+       of_ours("momentum_buffer")},
+      {"exp_avg", lean(optim::Moments::bf16), of_ours("exp_avg")},
+      {"exp_avg_sq", lean(optim::Moments::int8), of_ours("exp_avg_sq_scale")},
+      {"exp_avg",
+       [](std::vector<Tensor> of) {
+         return std::make_shared<torch::optim::Adam>(std::move(of),
+                                                     torch::optim::AdamOptions(1e-4));
+       },
+       [](torch::optim::Optimizer& o, const Tensor& p) {
+         auto& state = *o.state().at(p.unsafeGetTensorImpl());
+         static_cast<torch::optim::AdamParamState&>(state).exp_avg().view(-1)[0] = std::nan("");
+       }},
+  };
+  for (const Case& one : cases) {
+    SCOPED_TRACE(one.moment);
+    Job job;
+    job.make_optimizer = one.make;
+    const torch::nn::Linear wide(64, 64);  // moments of small tensors stay in FP32
+    job.model->register_module("wide", wide);
+    job.plant(17, [&](const Tensor& x) { return x + wide->weight.sum(); });
+    job.spoil([&](torch::optim::Optimizer& o) { one.spoil(o, wide->weight); });
+    const auto reported = job.origins();
+    ASSERT_EQ(reported.size(), 1u);
+    EXPECT_EQ(reported[0].place, Place::state) << to_string(reported[0]);
+    EXPECT_EQ(reported[0].name, one.moment + " of wide.weight");
+    EXPECT_EQ(reported[0].step, 3);
+  }
+}
+
+TEST(OriginSearch, AMomentThatACheckpointHolds) {
+  Job job;
+  job.options.max_steps = 2;
+  const Tensor weight = job.model->linear(17)->weight;
+  job.before_fit = [&](torch::optim::Optimizer& o) {
+    o.zero_grad();
+    for (const Tensor& p : job.model->parameters()) p.mutable_grad() = at::ones_like(p);
+    o.step();
+    o.zero_grad();
+    std::stringstream file;
+    torch::serialize::OutputArchive out;
+    state_of(o, weight)["exp_avg"].view(-1)[0] = std::nan("");
+    o.save(out);
+    out.save_to(file);
+    torch::serialize::InputArchive in;
+    in.load_from(file);
+    o.load(in);
+  };
+  expect_before(job.origins(), "exp_avg of blocks.17.weight", "1 NaN", 1);
+}
+
+// In training nothing reads it: the loss is finite until the model is evaluated.
+TEST(OriginSearch, ARunningVarianceThatIsSpoiledBetweenTwoSteps) {
+  Job job;
+  job.spoil(
+      [&](torch::optim::Optimizer&) { job.model->batch_norm->running_var[3] = std::nan(""); });
+  expect_before(job.origins(), "buffer batch_norm.running_var", "1 NaN", 3);
+}
+
+TEST(OriginSearch, AWeightThatIsSpoiledBetweenTwoSteps) {
+  Job job;
+  job.spoil([&](torch::optim::Optimizer&) {
+    const at::NoGradGuard no_grad;
+    job.model->head->weight[0][0] = std::nan("");
+  });
+  expect_before(job.origins(), "parameter head.weight", "1 NaN", 3);
 }
 
 TEST(OriginSearch, AMaskInABufferIsNoFault) {
