@@ -190,11 +190,12 @@ void WhatIf::after_backward(const loop::StepView& view) {
   if (impl.diverged) return;
   std::vector<at::Tensor> numbers = gradients_of(view.module);
   numbers.push_back(view.loss);
-  impl.trace.end_batch(view);
-  if (!all_finite(numbers)) {
+  impl.trace.end_forward();
+  if (!all_finite(numbers)) {  // whatever the format: its numbers are no answer
     impl.diverged = view.step;
     return;
   }
+  impl.trace.end_batch(view);
   if (impl.batches++ == 0) impl.first_step = view.step;
   impl.last_step = view.step;
   impl.trial.limit_scale(impl.trace.least_scale());
@@ -207,12 +208,14 @@ WhatIfResult WhatIf::result() const {
                       .batches = impl_->batches,
                       .first_step = impl_->first_step,
                       .last_step = impl_->last_step,
-                      .least_scale = trace.least_scale(),
-                      .greatest_scale = trace.greatest_scale(),
                       .tensors = by_harm(fates_of(trace.graph(), trace.kept())),
                       .policy = impl_->options.policy,
                       .uncured = impl_->uncured,
                       .diverged = impl_->diverged};
+  if (impl_->batches > 0) {
+    result.least_scale = trace.least_scale();
+    result.greatest_scale = trace.greatest_scale();
+  }
   if (result.diverged) return result;
   result.cures = impl_->all_cures();
   result.policy = impl_->policy_with(result.cures);

@@ -208,9 +208,18 @@ TEST(WhatIf, ARunThatDivergesByItselfHasNoCures) {
   EXPECT_EQ(result.diverged, 3);
   EXPECT_EQ(result.batches, 2);
   EXPECT_EQ(result.last_step, 2);
+  const TensorFate* output = find(result, "big", "addmm", TensorPlace::output);
+  ASSERT_TRUE(output);
+  EXPECT_EQ(output->loss.elements, 2 * 4 * kFeatures) << "of two batches of four rows";
   EXPECT_THAT(result.cures, IsEmpty());
   EXPECT_FALSE(sound.diverged);
   EXPECT_FALSE(sound.cures.empty()) << "its outputs leave the range of fp16";
+  at::Tensor from_the_first = input_rows().sum(1, true);
+  from_the_first[0] = std::numeric_limits<float>::infinity();
+  const WhatIfResult none = ask(Plain(1e6), Rows(input_rows(), from_the_first, 4));
+  EXPECT_EQ(none.batches, 0);
+  EXPECT_THAT(none.tensors, IsEmpty());
+  EXPECT_EQ(none.least_scale, 1);
 }
 
 TEST(WhatIf, TheRunTrainsAsWithoutIt) {
