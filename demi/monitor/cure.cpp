@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "demi/monitor/step_graph.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::monitor {
@@ -10,7 +11,8 @@ namespace {
 std::string reason_of(const Cure& cure, std::string_view format) {
   const FormatLoss& loss = cure.loss;
   if (loss.overflowed > 0)
-    return fmt::format("reaches {:.6g}, beyond {}, first in step {}", loss.greatest, format,
+    return fmt::format("reaches {:.6g}{}, beyond {}, first in step {}", loss.greatest,
+                       is_gradient(cure.place) ? " with the loss scale" : "", format,
                        loss.first_overflow);
   return fmt::format("would lose {:.0f} % of its norm to numbers that {} rounds to zero",
                      100 * loss.lost(), format);

@@ -82,13 +82,14 @@ FormatLoss format_loss(const ExponentHistogram& before, const ExponentHistogram&
 FormatLoss format_loss(const ExponentHistogram& plain, double scale, double greatest,
                        c10::ScalarType format) {
   const auto shift = static_cast<int>(std::lround(std::log2(scale)));
-  FormatLoss loss = known_of(plain, greatest);
+  FormatLoss loss = known_of(plain, greatest * scale);
+  loss.least_exponent += shift;
   const int flushed = flush_exponent(format) - shift, bias = fields_of(format).bias;
   loss.flushed = plain.below(flushed);
   loss.subnormal = plain.below(least_normal_exponent(format) - shift) - loss.flushed;
   loss.flushed_energy = energy_of(plain, flushed);
   loss.overflowed = plain.from(bias + 1 - shift);
-  if (loss.overflowed == 0 && greatest * scale >= overflow_threshold(format)) loss.overflowed = 1;
+  if (loss.overflowed == 0 && loss.greatest >= overflow_threshold(format)) loss.overflowed = 1;
   return loss;
 }
 

@@ -73,7 +73,9 @@ TEST(FormatLoss, OfScaledNumbers) {
   const FormatLoss scaled = format_loss(counts, 1024, 60, torch::kHalf);
   EXPECT_EQ(scaled.flushed, 1);
   EXPECT_EQ(scaled.subnormal, 1);
-  EXPECT_EQ(scaled.overflowed, 0);  // 61440
+  EXPECT_EQ(scaled.overflowed, 0);
+  EXPECT_EQ(scaled.greatest, 61440) << "60 x 1024";
+  EXPECT_EQ(scaled.least_exponent, -30) << "2^-40 x 2^10";
   EXPECT_EQ(format_loss(counts, 2048, 60, torch::kHalf).overflowed, 1);
   EXPECT_EQ(format_loss(counts, 8192, 60, torch::kHalf).overflowed, 2);
   // In the bin of 65520 the histogram does not report, the greatest number does.

@@ -13,11 +13,6 @@ using Op = StepGraph::Op;
 using Value = StepGraph::Value;
 using Place = TensorPlace;
 
-bool is_gradient(Place place) {
-  return place == Place::input_gradient || place == Place::output_gradient ||
-         place == Place::weight_gradient;
-}
-
 bool is_harmful(const FormatLoss& loss) {
   return loss.overflowed > 0 || loss.lost() >= kHarmfulLoss;
 }
@@ -113,6 +108,11 @@ std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, i
     return std::nullopt;
   cure.kind = Cure::Kind::op;
   cure.name = op.outer;
+bool is_gradient(Place place) {
+  return place == Place::input_gradient || place == Place::output_gradient ||
+         place == Place::weight_gradient;
+}
+
   return cure;
 }
 

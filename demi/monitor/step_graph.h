@@ -75,6 +75,9 @@ struct PlacedTensor {
 };
 
 /// In forward, then from the loss backward: the order of training.
+/// Whether it is a gradient, which counts times the loss scale.
+bool is_gradient(TensorPlace place);
+
 std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
 
 const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor);

@@ -1,5 +1,6 @@
 #include "demi/monitor/step_graph.h"
 
+#include <ATen/ATen.h>
 #include <gmock/gmock.h>
 
 #include <string>
@@ -286,3 +287,11 @@ TEST(StepGraph, ACureSaysWhatForAndWhere) {
 
 }  // namespace
 }  // namespace demi::monitor
+  b.value(output).forward = sound();
+  b.value(output).gradient =
+      format_loss(exponent_histogram(at::tensor({2.0F, 0.5F})), 65536, 2, c10::kHalf);
+  b.value(output).gradient.first_overflow = 3;
+  EXPECT_EQ(to_string(find_cures(b.graph, {})[0], c10::kHalf),
+            "part layers.0: the gradient of output of linear in layers.0 reaches 131072 with the "
+            "loss scale, beyond fp16, first in step 3");
+  b.value(output).gradient = {};

@@ -183,6 +183,12 @@ TEST(WhatIf, TheScaleIsHalvedForGradientsThatItMakesTooLarge) {
   const WhatIfResult fixed =
       ask(Plain(), training_rows(), {.loss_scale = std::ldexp(1.0, 40), .dynamic_scale = false});
   EXPECT_THAT(names_of(fixed.cures), UnorderedElementsAre("part big", "part small", "part head"));
+  // 2^40 times the gradient is what overflows, and the gradient itself is far below.
+  for (const Cure& cure : fixed.cures) {
+    EXPECT_GT(cure.loss.greatest, 65504) << cure.name;
+    EXPECT_LT(cure.loss.greatest * 0x1p-40, 65504) << cure.name;
+    EXPECT_THAT(to_string(cure, torch::kHalf), HasSubstr(" with the loss scale, beyond fp16"));
+  }
 }
 
 // Twice as many tensors, the same steps.
