@@ -154,6 +154,7 @@ void RangeTrace::observe(const loop::StepView& view) {
     if (is_new) {
       at->second = new_value(at->first);
       graph_.values.back().is_parameter = true;
+      graph_.values.back().size = parameter.value().numel();
     }
     know(parameter.value(), at->second, -1);
   }

@@ -28,6 +28,13 @@ double mean_square(const FormatLoss& loss) {
 // Weights that are too small to change a digit of the op's output, and gradients of weights that
 // are below fp16's rounding of the terms of their sum: those of a bias in front of a BatchNorm,
 // which are 0, and the bias that they move.
+//
+// Both compare a mean square with another one of as many batches, so that the answer is the same
+// for one batch and for a thousand. The square of a number of the output is, in the mean, at most
+// |weights|^2 times the mean square of the inputs, and what the weights add to it is no digit of
+// fp16 if it is below (2^-11)^2 of it: 2^-11 is the greatest relative error of rounding to fp16. A
+// gradient is a sum of products of the output's gradients and the inputs; their roundings add up
+// by their squares, as independent errors do, over all rows of all batches.
 bool is_noise(const StepGraph& graph, const PlacedTensor& tensor) {
   const bool is_weight = tensor.place == Place::weights;
   if (loss_of(graph, tensor).overflowed > 0) return false;
@@ -45,9 +52,11 @@ bool is_noise(const StepGraph& graph, const PlacedTensor& tensor) {
     output = std::max(output, mean_square(value_of(graph, v).forward));
     terms += value_of(graph, v).gradient.energy;
   }
-  const double energy = loss_of(graph, tensor).energy;
-  return is_weight ? energy * greatest_input <= kResolution * output
-                   : energy <= kResolution * terms * least_input;
+  const FormatLoss& loss = loss_of(graph, tensor);
+  if (!is_weight) return loss.energy <= kResolution * terms * least_input;
+  const double square_of_norm =
+      mean_square(loss) * static_cast<double>(value_of(graph, tensor.value).size);
+  return square_of_norm * greatest_input <= kResolution * output;
 }
 
 // In forward, then from the loss backward: the order of training.
@@ -99,6 +108,11 @@ std::string_view base_of(std::string_view op) {
 
 }  // namespace
 
+bool is_gradient(Place place) {
+  return place == Place::input_gradient || place == Place::output_gradient ||
+         place == Place::weight_gradient;
+}
+
 std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, int number) {
   const Op& op = graph.ops[static_cast<std::size_t>(number)];
   Cure cure{.name = op.layer, .layer = op.layer, .op = op.outer};
@@ -108,11 +122,6 @@ std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, i
     return std::nullopt;
   cure.kind = Cure::Kind::op;
   cure.name = op.outer;
-bool is_gradient(Place place) {
-  return place == Place::input_gradient || place == Place::output_gradient ||
-         place == Place::weight_gradient;
-}
-
   return cure;
 }
 

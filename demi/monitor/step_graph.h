@@ -45,6 +45,7 @@ struct StepGraph {
     int producer = -1;  // op; -1: from outside, and FP32
     std::string name;   // of one from outside: "batch input", "parameter fc.weight"
     bool is_parameter = false;
+    std::int64_t size = 0;         // of a parameter: its elements
     FormatLoss forward, gradient;  // gradient: times the loss scale
   };
 
@@ -74,10 +75,10 @@ struct PlacedTensor {
   bool operator==(const PlacedTensor&) const = default;
 };
 
-/// In forward, then from the loss backward: the order of training.
 /// Whether it is a gradient, which counts times the loss scale.
 bool is_gradient(TensorPlace place);
 
+/// In forward, then from the loss backward: the order of training.
 std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
 
 const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor);

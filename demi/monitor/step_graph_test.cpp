@@ -34,7 +34,8 @@ struct Builder {
     return output;
   }
   int parameter() {
-    graph.values.push_back({.name = "parameter", .is_parameter = true, .forward = sound()});
+    graph.values.push_back(
+        {.name = "parameter", .is_parameter = true, .size = 4, .forward = sound()});
     return static_cast<int>(graph.values.size()) - 1;
   }
   int linear(const std::string& layer, int input) {
@@ -117,6 +118,34 @@ TEST(StepGraph, WeightsThatChangeNoDigitOfTheOutputAreNoise) {
     b.value(weight).forward = flushed(1);
     b.value(weight).forward.energy = 0x1p-30;
     EXPECT_EQ(b.cures().empty(), inputs == 1) << "times large inputs they do";
+  }
+}
+
+// Sums over batches grow with their number, what is noise does not: just below the limit and just
+// above it, of a weight and of its gradient.
+TEST(StepGraph, WhatIsNoiseDoesNotDependOnTheNumberOfBatches) {
+  constexpr double kLimit = 0x1p-22;
+  for (const std::int64_t batches : {1, 2, 1000, 1'000'000}) {
+    const auto times = [&](FormatLoss loss, double energy) {
+      loss.elements *= batches;
+      loss.energy = energy * static_cast<double>(batches);
+      loss.flushed_energy *= loss.energy;
+      return loss;
+    };
+    for (const bool is_noise : {true, false}) {
+      const double share = kLimit * (is_noise ? 0.9 : 1.1);
+      Builder weights;
+      const int output = weights.linear("a", 0), weight = output - 1;
+      weights.value(0).forward = times(sound(), 4);
+      weights.value(output).forward = times(sound(), 4);
+      weights.value(weight).forward = times(flushed(1), share);  // |weights|^2, the output's is 1
+      EXPECT_EQ(weights.cures().empty(), is_noise) << batches;
+      Builder gradients;
+      gradients.linear("a", 0);
+      gradients.value(output).gradient = times(sound(), 4);
+      gradients.value(weight).gradient = times(flushed(1), 4 * share);
+      EXPECT_EQ(gradients.cures().empty(), is_noise) << batches;
+    }
   }
 }
 
@@ -278,6 +307,14 @@ TEST(StepGraph, ACureSaysWhatForAndWhere) {
   EXPECT_EQ(to_string(cures[0], c10::kHalf),
             "part layers.0: the output of linear in layers.0 reaches 100000, beyond fp16, first in "
             "step 7");
+  b.value(output).forward = sound();
+  b.value(output).gradient =
+      format_loss(exponent_histogram(at::tensor({2.0F, 0.5F})), 65536, 2, c10::kHalf);
+  b.value(output).gradient.first_overflow = 3;
+  EXPECT_EQ(to_string(find_cures(b.graph, {})[0], c10::kHalf),
+            "part layers.0: the gradient of output of linear in layers.0 reaches 131072 with the "
+            "loss scale, beyond fp16, first in step 3");
+  b.value(output).gradient = {};
   b.value(output).forward = flushed(0.25);
   EXPECT_EQ(
       to_string(find_cures(b.graph, {})[0], c10::kHalf),
@@ -287,11 +324,3 @@ TEST(StepGraph, ACureSaysWhatForAndWhere) {
 
 }  // namespace
 }  // namespace demi::monitor
-  b.value(output).forward = sound();
-  b.value(output).gradient =
-      format_loss(exponent_histogram(at::tensor({2.0F, 0.5F})), 65536, 2, c10::kHalf);
-  b.value(output).gradient.first_overflow = 3;
-  EXPECT_EQ(to_string(find_cures(b.graph, {})[0], c10::kHalf),
-            "part layers.0: the gradient of output of linear in layers.0 reaches 131072 with the "
-            "loss scale, beyond fp16, first in step 3");
-  b.value(output).gradient = {};
