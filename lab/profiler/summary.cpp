@@ -18,6 +18,7 @@
 #include "demi/core/error.h"
 #include "demi/profile/phase_timer.h"
 #include "lab/profiler/flops.h"
+#include "lab/profiler/promotion.h"
 
 namespace demi::profiler {
 namespace {
@@ -143,9 +144,11 @@ class Sums {
     }
   }
 
-  // The dtype of floating point arguments: of two the one with fewer bits, as autocast would
-  // compute.
+  // The dtype of floating point arguments. Of two the one with fewer bits, as autocast would
+  // compute, and a normalisation with FP32 weights; of an op that promotes its arguments the dtype
+  // that they have in common.
   static std::string of_arguments(const Event& event) {
+    if (promotes(event.name)) return promoted(event);
     std::string widest, low;
     for (const std::string& dtype : event.dtypes) {
       const std::string name = dtype_of(dtype);

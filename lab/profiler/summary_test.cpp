@@ -130,6 +130,20 @@ TEST(Summary, AnOpsDtypeIsThatInWhichItComputes) {
   EXPECT_NE(find(s, "aten::batch_norm", "fp16"), nullptr);
 }
 
+// LibTorch's type promotion: a sum with an FP32 tensor is FP32, with an FP32 number of no dimension
+// it is not.
+TEST(Summary, ASumOfTwoDtypesIsInTheWiderOne) {
+  const Summary s = summarise(
+      {phase("forward", 0, 1000),
+       op("aten::add", 0, 300, {"float", "c10::BFloat16", "Scalar"}, {{8, 8}, {8, 8}, {}}),
+       op("aten::mul", 300, 400, {"c10::BFloat16", "float"}, {{8, 8}, {}})},
+      1);
+  ASSERT_NE(find(s, "aten::add", "fp32"), nullptr);
+  ASSERT_NE(find(s, "aten::mul", "bf16"), nullptr);
+  EXPECT_FALSE(find(s, "aten::add", "fp32")->is_low);
+  EXPECT_DOUBLE_EQ(s.low_time_share, 0.25);
+}
+
 TEST(Summary, IdleIsWhatNoOpCoversAndTheOptimizersStepIsWork) {
   const Summary s = summarise(
       {phase("data", 0, 400), op("aten::mm", 100, 200, {"float"}), phase("forward", 400, 800),
