@@ -1,6 +1,7 @@
 #include "demi/attention/differentiable.h"
 
 #include <ATen/ATen.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "demi/attention/blocks.h"
@@ -52,6 +53,8 @@ Result computed(const Documents& documents, Way way) {
   if (way == Way::tiles)
     result.log_sum_exp = at::empty({n, heads, tokens}, all.q.options().dtype(at::kFloat));
   each_document(documents, [&](const Problem& one, auto part) {
+    RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.attention",
+                               std::vector<c10::IValue>({one.q, one.k, one.v}));
     if (way == Way::tiles)
       forward_by_tiles(one, {part(result.out), part(result.log_sum_exp)});
     else
@@ -75,6 +78,8 @@ void make_gradients(const Documents& documents, Way way, const Result& result,
                     const at::Tensor& of_out, Gradients& to) {
   if (way == Way::fused) return backward_fused(documents.all, result, of_out, to);
   each_document(documents, [&](const Problem& one, auto part) {
+    RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.attention_backward",
+                               std::vector<c10::IValue>({part(of_out), one.q, one.k, one.v}));
     Gradients some{part(to.q), part(to.k), part(to.v), to.mask};
     if (way == Way::tiles)
       backward_by_tiles(one, {part(result.out), part(result.log_sum_exp)}, part(of_out), some);

@@ -3,11 +3,14 @@
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <numeric>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/kernels/cpu_kernels.h"
@@ -63,6 +66,10 @@ struct Steps {
     if (running.empty()) return end - begin;
     return std::clamp<int64_t>(running[static_cast<size_t>(time)] - begin, 0, end - begin);
   }
+  int64_t all_rows() const {
+    return running.empty() ? times * sequences
+                           : std::accumulate(running.begin(), running.end(), int64_t{0});
+  }
   at::Tensor lengths() const {  // (N)
     const at::Tensor result = at::zeros({sequences}, at::kLong);
     for (const int64_t n : running) result.narrow(0, 0, n) += 1;
@@ -115,6 +122,8 @@ void forward_steps(const Steps& steps, const at::Tensor& input, const at::Tensor
   const int64_t h = steps.hidden;
   const bool keeps = trace.gates.defined();
   const StepProduct from_input(w_ih.t()), from_hidden(w_hh.t());
+  RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.lstm",
+                             std::vector<c10::IValue>({input, w_ih, w_hh, steps.all_rows()}));
   const at::Tensor x = input.reshape({-1, steps.inputs}), all_hidden = trace.hidden.view({-1, h}),
                    all_cell = trace.cell.view({-1, h}),
                    gates = keeps ? trace.gates.view({-1, 4 * h}) : at::Tensor();
@@ -157,6 +166,8 @@ at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const
   const kernels::CpuKernels& k = kernels_now();
   const kernels::Storage storage = tensor::storage_of(w_hh.scalar_type());
   const int64_t h = steps.hidden;
+  RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.lstm_backward",
+                             std::vector<c10::IValue>({w_hh, steps.all_rows()}));
   const StepProduct to_hidden(w_hh);
   const at::Tensor of_sums =
       steps.zeros_or_empty({steps.times * steps.sequences, 4 * h}, trace.hidden.options());

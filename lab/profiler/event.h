@@ -10,7 +10,7 @@ namespace demi::profiler {
 struct Event {
   /// What was seen.
   enum class Kind {
-    op,        // of ATen, or a custom one: "aten::addmm"
+    op,        // of ATen, or a custom one: "aten::addmm"; a kernel of demi's: "demi.attention"
     function,  // of backward, around its ops: "AddmmBackward0"
     range,     // named by a program: "demi::forward"
     runtime,   // a call of CUDA's: "cudaStreamSynchronize"

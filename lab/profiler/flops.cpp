@@ -1,10 +1,14 @@
 #include "lab/profiler/flops.h"
 
+#include <algorithm>
+#include <array>
 #include <cstddef>
 #include <functional>
 #include <numeric>
 #include <string_view>
 #include <vector>
+
+#include "demi/core/kernel_range.h"
 
 namespace demi::profiler {
 namespace {
@@ -75,22 +79,110 @@ double of_convolution_backward(const Event& event) {
   return one * static_cast<double>((mask[0] != 0) + (mask[1] != 0));
 }
 
+bool drop_suffix(std::string_view& name, std::string_view suffix) {
+  if (!name.ends_with(suffix)) return false;
+  name.remove_suffix(suffix.size());
+  return true;
+}
+
+bool is_attention(std::string_view forward) {
+  constexpr std::array<std::string_view, 6> kAll{
+      "aten::_scaled_dot_product_flash_attention",
+      "aten::_scaled_dot_product_flash_attention_for_cpu",
+      "aten::_scaled_dot_product_efficient_attention",
+      "aten::_scaled_dot_product_cudnn_attention",
+      "aten::_scaled_dot_product_fused_attention_overrideable",
+      "demi.attention"};
+  return std::ranges::find(kAll, forward) != kAll.end();
+}
+
+// Queries (..., T, E), keys (..., S, E) and values (..., S, F), from that argument on: each query
+// by each key, and each weight by a value.
+double of_attention(const Event& event, std::size_t first) {
+  const Shape &q = shape(event, first), &k = shape(event, first + 1), &v = shape(event, first + 2);
+  if (q.size() < 3 || k.size() != q.size() || v.size() != q.size()) return 0;
+  const Shape queries(q.begin(), q.end() - 1);
+  return 2 * size_of(queries) * static_cast<double>(k[k.size() - 2]) *
+         static_cast<double>(q.back() + v.back());
+}
+
+// So many rows by each of the weights.
+double of_rows(double rows, const Shape& w_ih, const Shape& w_hh) {
+  const auto weights = [](const Shape& w) { return w.size() == 2 ? size_of(w) : 0; };
+  return 2 * rows * (weights(w_ih) + weights(w_hh));
+}
+
+// A layer in one direction, of arguments: input (T, N, I), weights (G H, I) and (G H, H).
+double of_recurrent_layer(const Event& event) {
+  const Shape& input = shape(event, 0);
+  if (input.empty()) return 0;
+  return of_rows(size_of({input.begin(), input.end() - 1}), shape(event, 1), shape(event, 2));
+}
+
+// All layers. Arguments from `first` on: mode (0 and 1: one gate; 2: LSTM; 3: GRU), hidden_size,
+// proj_size, num_layers, batch_first, dropout, train, bidirectional.
+double of_cudnn(const Event& event, std::size_t first) {
+  const auto one = [&](std::size_t at) {
+    const Shape& given = numbers(event, first + at);
+    return given.empty() ? 0 : static_cast<double>(given[0]);
+  };
+  const Shape& input = shape(event, 0);
+  if (input.empty() || one(1) == 0) return 0;
+  constexpr std::array<double, 4> kGates{1, 1, 4, 3};
+  const double gates = kGates[static_cast<std::size_t>(one(0)) % kGates.size()];
+  const double hidden = one(1), projected = one(2), directions = one(7) == 0 ? 1 : 2;
+  const double output = projected > 0 ? projected : hidden;
+  double weights = 0, inputs = static_cast<double>(input.back());
+  for (auto layer = static_cast<std::int64_t>(one(3)); layer-- > 0;) {
+    weights += directions * hidden * (gates * (inputs + output) + projected);
+    inputs = directions * output;
+  }
+  return 2 * size_of({input.begin(), input.end() - 1}) * weights;
+}
+
+// Kernels of demi's: of the layer the last argument is how many rows it has.
+double of_own_lstm(const Event& event, bool is_backward) {
+  const Shape& rows = numbers(event, is_backward ? 1 : 3);
+  if (rows.empty()) return 0;
+  return of_rows(static_cast<double>(rows[0]), is_backward ? Shape() : shape(event, 1),
+                 shape(event, is_backward ? 0 : 2));
+}
+
+// Of attention and recurrent layers.
+double of_fused(const Event& event) {
+  std::string_view name = event.name;
+  const bool is_backward = drop_suffix(name, "_backward");
+  if (is_attention(name)) return is_backward ? 2 * of_attention(event, 1) : of_attention(event, 0);
+  const double times = is_backward ? 2 : 1;
+  if (name == "aten::mkldnn_rnn_layer") return times * of_recurrent_layer(event);
+  if (name == "aten::_cudnn_rnn") return times * of_cudnn(event, is_backward ? 10 : 6);
+  if (name == "demi.lstm") return of_own_lstm(event, is_backward);
+  return 0;
+}
+
 }  // namespace
+
+bool counts_for_its_calls(const Event& event) { return event.name.starts_with(kKernelRange); }
 
 double flops_of(const Event& event) {
   if (event.kind != Event::Kind::op) return 0;
-  const std::string_view name = event.name;
-  if (name == "aten::mm" || name == "aten::bmm")
+  std::string_view name = event.name;
+  drop_suffix(name, "_");  // addmm_
+  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::_scaled_mm")
     return of_product(shape(event, 0), shape(event, 1));
-  if (name == "aten::addmm" || name == "aten::baddbmm")
+  if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addbmm" ||
+      name == "aten::_addmm_activation")
     return of_product(shape(event, 1), shape(event, 2));
+  if (name == "aten::mv" || name == "aten::dot" || name == "aten::vdot")
+    return shape(event, 0).empty() ? 0 : 2 * size_of(shape(event, 0));
+  if (name == "aten::addmv") return shape(event, 1).empty() ? 0 : 2 * size_of(shape(event, 1));
   if (name == "aten::linear") {  // the weight is (n, k)
     const Shape& weight = shape(event, 1);
     return weight.size() == 2 ? 2 * size_of(shape(event, 0)) * static_cast<double>(weight[0]) : 0;
   }
   if (name == "aten::convolution" || name == "aten::_convolution") return of_convolution(event);
   if (name == "aten::convolution_backward") return of_convolution_backward(event);
-  return 0;
+  return of_fused(event);
 }
 
 }  // namespace demi::profiler

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/kernel_range.h"
 #include "demi/profile/phase_timer.h"
 #include "lab/profiler/trace_header.h"
 
@@ -52,7 +53,7 @@ Event::Kind kind_of(const kineto::KinetoEvent& event) {
     case at::RecordScope::BACKWARD_FUNCTION:
       return Event::Kind::function;
     case at::RecordScope::USER_SCOPE:
-      return Event::Kind::range;
+      return view.starts_with(kKernelRange) ? Event::Kind::op : Event::Kind::range;
     default:
       break;
   }

@@ -135,10 +135,16 @@ class Sums {
     }
   }
 
-  // Counted where the work is, once: of nested ops the innermost that has a formula.
+  // Counted where the work is, once: of nested ops the innermost that has a formula, but no op
+  // within a kernel that counts for its calls.
   void add_flops() {
+    std::vector<bool> is_within(events_.size(), false);  // a caller comes before what it calls
+    for (std::size_t i = 0; i < events_.size(); ++i)
+      if (const auto parent = forest_.parent(i))
+        is_within[i] = is_within[*parent] || counts_for_its_calls(events_[*parent]);
     std::vector<double> below(events_.size(), 0);
     for (std::size_t i = events_.size(); i-- > 0;) {
+      if (is_within[i]) continue;
       if (below[i] == 0) gflop_[i] = below[i] = 1e-9 * flops_of(events_[i]);
       if (const auto parent = forest_.parent(i)) below[*parent] += below[i];
     }
@@ -250,16 +256,15 @@ class Sums {
     set_idle(busy);
   }
 
-  // Ops that call no others, and the optimizer's step, whose kernels are no ops.
+  // Ops that call no others, and the phases whose kernels are no ops: the optimizer's step, and
+  // unscaling and clipping.
   void add_leaves() {
     std::vector<std::pair<std::int64_t, std::int64_t>> busy;
     double short_ones = 0, short_ms = 0, all_ms = 0;
     for (std::size_t i = 0; i < events_.size(); ++i) {
       const Event& event = events_[i];
-      const bool is_step = event.kind == Kind::range &&
-                           event.name.substr(profile::kPhaseRange.size()) == "step" &&
-                           event.name.starts_with(profile::kPhaseRange);
-      if (event.kind == Kind::op || is_step) busy.emplace_back(event.start_ns, event.end_ns);
+      if (event.kind == Kind::op || is_of_kernels(event))
+        busy.emplace_back(event.start_ns, event.end_ns);
       if (event.kind != Kind::op || is_view(event.name) || !is_in_step(event)) continue;
       const bool calls_others = std::ranges::any_of(
           forest_.children(i), [&](std::size_t child) { return !is_view(events_[child].name); });
@@ -267,6 +272,12 @@ class Sums {
     }
     share_of_short(short_ones, short_ms, all_ms);
     set_idle(busy);
+  }
+
+  static bool is_of_kernels(const Event& event) {
+    if (event.kind != Kind::range || !event.name.starts_with(profile::kPhaseRange)) return false;
+    const std::string phase = event.name.substr(profile::kPhaseRange.size());
+    return phase == "step" || phase == "unscale";
   }
 
   void count_kernel(double ms, double& short_ones, double& short_ms, double& all_ms) {

@@ -43,8 +43,8 @@ struct Summary {
   double low_flops_share = 0;    // of the operations; 0 if there are none
   double gflop = 0;              // of the step
   double tensor_core_share = 0;  // of the kernels' time; 0 on a CPU
-  /// Share of a step without an op (CPU; the optimizer's step counts as one) or without a kernel
-  /// (a device).
+  /// Share of a step without an op (CPU; demi's own kernels, unscaling, clipping and the
+  /// optimizer's step count as one) or without a kernel (a device).
   double idle_share = 0;
   double kernels = 0;           // a step: of a device, else ops that call no others and compute
   double short_share = 0;       // of them, under kShortMs

@@ -144,10 +144,23 @@ TEST(Summary, ASumOfTwoDtypesIsInTheWiderOne) {
   EXPECT_DOUBLE_EQ(s.low_time_share, 0.25);
 }
 
+// Its blocks leave out what a causal mask hides, and its figure does not.
+TEST(Summary, AKernelOfDemisCountsForWhatItCalls) {
+  const Event attention =
+      op("demi.attention", 0, 900, {"c10::BFloat16", "c10::BFloat16", "c10::BFloat16"},
+         {{1, 2, 16, 8}, {1, 2, 16, 8}, {1, 2, 16, 8}});
+  const Summary s =
+      summarise({phase("forward", 0, 1000), attention,
+                 op("aten::bmm", 100, 200, {"float", "float"}, {{2, 8, 8}, {2, 8, 16}})},
+                1);
+  EXPECT_NEAR(s.gflop, 1e-9 * 2 * 2 * 16 * 16 * (8 + 8), 1e-15);
+  EXPECT_DOUBLE_EQ(s.low_flops_share, 1);
+}
+
 TEST(Summary, IdleIsWhatNoOpCoversAndTheOptimizersStepIsWork) {
   const Summary s = summarise(
       {phase("data", 0, 400), op("aten::mm", 100, 200, {"float"}), phase("forward", 400, 800),
-       op("aten::relu", 400, 700, {"float"}), phase("step", 800, 1000)},
+       op("aten::relu", 400, 700, {"float"}), phase("unscale", 800, 900), phase("step", 900, 1000)},
       1);
   EXPECT_NEAR(s.idle_share, 0.4, 1e-12) << "300 us of data and 100 of forward";
 }
