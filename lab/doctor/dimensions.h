@@ -20,8 +20,23 @@ struct Dimension {
   int64_t value = 0, next = 0;
   int64_t m = 0, k = 0, n = 0;                 // the layer's product, (m, k) by (k, n)
   int64_t next_m = 0, next_k = 0, next_n = 0;  // the same with `next`
+  int64_t times = 1;   // that a forward pass makes the product: an LSTM's, for each step
   double speedup = 0;  // of that product with `next` in its place; 0: not measured
+
+  /// Of a training step: forward, and the gradients of both factors.
+  DEMI_API double flops() const;
 };
+
+/// What a model's layers are applied to.
+struct Batch {
+  int64_t examples = 1;  // the batch size
+  int64_t tokens = 1;    // of an example of a language model, each of which is a row of a layer
+  int64_t words = 1;     // of a text, which are the steps of an LSTM
+};
+
+/// Of batches of that size. The words are `max_length`, which longer texts are cut to; without it
+/// they are not known, and count as one.
+DEMI_API Batch batch_of(const recipes::Config& config, int64_t batch_size);
 
 /// The products of a model.
 struct ModelCheck {
@@ -32,9 +47,9 @@ struct ModelCheck {
   std::vector<Dimension> dimensions;  // those that are no multiple of 8
 };
 
-/// Linear and LSTM layers of the module, for batches of that size. Convolutions are counted and
-/// exempt: cuDNN pads their channels since 7.3.
-DEMI_API ModelCheck check_dimensions(const torch::nn::Module& module, int64_t batch_size);
+/// Linear and LSTM layers of the module, for such batches: a linear layer has a row for each token
+/// of each example. Convolutions are counted and exempt: cuDNN pads their channels since 7.3.
+DEMI_API ModelCheck check_dimensions(const torch::nn::Module& module, const Batch& batch);
 
 /// The same of a recipe's network. Its data are not read: a text's vocabulary is left out, and a
 /// folder of pictures has as many classes as the setting `classes`. Of a .pt2 file the products are
@@ -42,7 +57,8 @@ DEMI_API ModelCheck check_dimensions(const torch::nn::Module& module, int64_t ba
 /// such recipe; DataError: as models::imported_file.
 DEMI_API ModelCheck check_recipe(const std::string& recipe);
 
-/// Measures what the next multiple of 8 gains each product, in that dtype.
+/// Measures what the next multiple of 8 gains each product, in that dtype. Of products of more than
+/// 1,024 rows that many, and as many as go beyond the last multiple of 8.
 DEMI_API void measure(ModelCheck& check, const std::string& dtype, c10::Device device);
 
 }  // namespace demi::doctor

@@ -24,14 +24,14 @@ std::vector<std::string> words(const ModelCheck& check) {
 
 TEST(Dimensions, ThatAreMultiplesOf8AreFriendly) {
   const torch::nn::Sequential model(torch::nn::Linear(64, 1024), torch::nn::Linear(1024, 8));
-  const ModelCheck check = check_dimensions(*model, 32);
+  const ModelCheck check = check_dimensions(*model, {.examples = 32});
   EXPECT_THAT(check.dimensions, IsEmpty());
   EXPECT_EQ(check.products, 2);
 }
 
 TEST(Dimensions, OthersAreNamedWithTheNextMultiple) {
   const torch::nn::Sequential model(torch::nn::Linear(1001, 64), torch::nn::Linear(64, 10));
-  const ModelCheck check = check_dimensions(*model, 100);
+  const ModelCheck check = check_dimensions(*model, {.examples = 100});
   EXPECT_THAT(words(check), ElementsAre("0.in_features 1001 1008", "1.out_features 10 16",
                                         "0.batch_size 100 104"));
   const Dimension& out = check.dimensions[1];
@@ -42,16 +42,16 @@ TEST(Dimensions, OthersAreNamedWithTheNextMultiple) {
 // A binary classifier has one output, and needs no other seven.
 TEST(Dimensions, FewOutputsAreTheTasks) {
   const torch::nn::Sequential one(torch::nn::Linear(64, 64), torch::nn::Linear(64, 1));
-  EXPECT_THAT(check_dimensions(*one, 8).dimensions, IsEmpty());
+  EXPECT_THAT(check_dimensions(*one, {.examples = 8}).dimensions, IsEmpty());
   const torch::nn::Sequential hidden(torch::nn::Linear(64, 1), torch::nn::Linear(1, 8));
-  EXPECT_THAT(words(check_dimensions(*hidden, 8)),
+  EXPECT_THAT(words(check_dimensions(*hidden, {.examples = 8})),
               ElementsAre("0.out_features 1 8", "1.in_features 1 8"));
 }
 
 // An LSTM's products: input by 4 gates, hidden by 4 gates.
 TEST(Dimensions, OfAnLstmAreItsInputAndItsHiddenSize) {
   const torch::nn::LSTM lstm(torch::nn::LSTMOptions(100, 250));
-  const ModelCheck check = check_dimensions(*lstm, 64);
+  const ModelCheck check = check_dimensions(*lstm, {.examples = 64});
   EXPECT_EQ(check.products, 2);
   EXPECT_THAT(words(check),
               ElementsAre(".input_size 100 104", ".hidden_size 250 256", ".hidden_size 250 256"));
@@ -59,10 +59,43 @@ TEST(Dimensions, OfAnLstmAreItsInputAndItsHiddenSize) {
   EXPECT_EQ(check.dimensions[1].next_n, 1024);
 }
 
+// A language model's layers have a row for each token: 3 x 100 rows, and 4 x 100 is the next
+// multiple of 8. An LSTM has the examples' rows in each of its steps.
+TEST(Dimensions, RowsAreTheTokensOfTheBatch) {
+  const torch::nn::Sequential model(torch::nn::Linear(64, 65));
+  const ModelCheck check = check_dimensions(*model, {.examples = 3, .tokens = 100});
+  EXPECT_EQ(check.batch_size, 3);
+  EXPECT_THAT(words(check), ElementsAre("0.out_features 65 72", "0.batch_size 3 4"));
+  EXPECT_EQ(check.dimensions[0].m, 300);
+  EXPECT_EQ(check.dimensions[1].next_m, 400);
+  EXPECT_EQ(check.dimensions[0].flops(), 3 * 2.0 * 300 * 64 * 65);
+  EXPECT_THAT(words(check_dimensions(*model, {.examples = 3, .tokens = 64})),
+              ElementsAre("0.out_features 65 72"));
+  const torch::nn::LSTM lstm(torch::nn::LSTMOptions(100, 64));
+  const ModelCheck texts = check_dimensions(*lstm, {.examples = 16, .words = 256});
+  ASSERT_THAT(words(texts), ElementsAre(".input_size 100 104"));
+  EXPECT_EQ(texts.dimensions[0].m, 16);
+  EXPECT_EQ(texts.dimensions[0].flops(), 3 * 2.0 * 256 * 16 * 100 * 4 * 64);
+}
+
+// Tokens of 12 x 1024 rows; the character model's 65 tokens are no multiple of 8.
+TEST(Dimensions, OfARecipeAreThoseOfItsTokens) {
+  const recipes::Config& config = recipes::find_recipe("char-gpt").config;
+  const Batch batch = batch_of(config, config.batch_size);
+  EXPECT_EQ(batch.tokens, config.context);
+  EXPECT_EQ(batch.words, 1);
+  const recipes::Config& texts = recipes::find_recipe("imdb-lstm").config;
+  EXPECT_EQ(batch_of(texts, 32).words, std::max<int64_t>(texts.max_length, 1));
+  EXPECT_EQ(batch_of(texts, 32).tokens, 1);
+  EXPECT_EQ(batch_of(texts, 32).examples, 32);
+  for (const Dimension& one : check_recipe("char-gpt").dimensions)
+    EXPECT_EQ(one.m, config.batch_size * config.context) << one.module;
+}
+
 // NVIDIA's guide of mixed precision: since cuDNN 7.3 channels need no multiples of 8.
 TEST(Dimensions, OfConvolutionsAreExempt) {
   const torch::nn::Sequential model(torch::nn::Conv2d(3, 33, 3), torch::nn::Linear(8, 8));
-  const ModelCheck check = check_dimensions(*model, 8);
+  const ModelCheck check = check_dimensions(*model, {.examples = 8});
   EXPECT_EQ(check.convolutions, 1);
   EXPECT_THAT(check.dimensions, IsEmpty());
 }
@@ -96,7 +129,7 @@ TEST(Dimensions, EveryRecipeCanBeChecked) {
 
 TEST(Dimensions, MeasuredOnesHaveASpeedup) {
   const torch::nn::Sequential model(torch::nn::Linear(65, 64));
-  ModelCheck check = check_dimensions(*model, 8);
+  ModelCheck check = check_dimensions(*model, {.examples = 8});
   measure(check, "fp32", c10::kCPU);
   ASSERT_EQ(check.dimensions.size(), 1U);
   EXPECT_GT(check.dimensions[0].speedup, 0);

@@ -148,18 +148,18 @@ bool is_minor(const recipes::Comparison& comparison, const recipes::RunResult& r
          is_whole(comparison.runs.front());
 }
 
-// Forward and the gradients of both factors.
 double flops_share(const Dimension& d, double gflop) {
-  const double flops =
-      3 * 2 * static_cast<double>(d.m) * static_cast<double>(d.k) * static_cast<double>(d.n);
-  return gflop > 0 ? std::min(1e-9 * flops / gflop, 1.0) : 1;
+  return gflop > 0 ? std::min(1e-9 * d.flops() / gflop, 1.0) : 1;
 }
 
 std::vector<WeighedDimension> weighed(const recipes::Config& config,
                                       const recipes::Workload& workload, const std::string& dtype,
                                       c10::Device device, double gflop) {
   const train::Network network = workload.make_network(static_cast<std::uint64_t>(config.seed));
-  ModelCheck check = check_dimensions(*network.module, config.batch_size);
+  Batch batch = batch_of(config, config.batch_size);
+  if (workload.input.kind == data::Kind::texts)  // as long as the longest of its batch
+    batch.words = workload.train->batch(0, 0).input.size(1);
+  ModelCheck check = check_dimensions(*network.module, batch);
   const auto share = [gflop](const Dimension& one) { return flops_share(one, gflop); };
   std::erase_if(check.dimensions, [&](const Dimension& one) { return share(one) < kDimension; });
   std::ranges::stable_sort(check.dimensions, std::greater(), share);

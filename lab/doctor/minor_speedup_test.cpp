@@ -44,7 +44,8 @@ SpeedupFacts sound(bool is_device = true) {
 
 std::vector<WeighedDimension> dimensions_of(const torch::nn::Module& module, int64_t batch) {
   std::vector<WeighedDimension> all;
-  for (const Dimension& one : check_dimensions(module, batch).dimensions) all.push_back({one, 0.3});
+  for (const Dimension& one : check_dimensions(module, {.examples = batch}).dimensions)
+    all.push_back({one, 0.3});
   return all;
 }
 
