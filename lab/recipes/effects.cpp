@@ -72,6 +72,12 @@ const Need kNeeds[] = {
     {{"classes"},
      [](const Facts& f) { return f.is(Layout::synthetic) && f.is(Kind::pictures); },
      "it is about synthetic pictures; other data have their classes"},
+    {{"data-dir"},
+     [](const Facts& f) { return !f.is(Layout::synthetic); },
+     "synthetic data are made in memory, and have no files"},
+    {{"sync-batch-norm"},
+     [](const Facts& f) { return f.config.ranks > 1; },
+     "it is about several ranks (--ranks), and this run has one"},
     {{"test-limit"},
      [](const Facts& f) { return !f.is(Layout::synthetic); },
      "synthetic data have no test set"},
@@ -121,6 +127,9 @@ const Need kNeeds[] = {
      "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
 };
 
+// DEMI_DATA_DIR says where data sets lie, for every command.
+bool asks(const Assignment& a) { return !a.is_of_file() && a.source != "DEMI_DATA_DIR"; }
+
 const Setting* find_setting(std::string_view name) {
   for (const Setting& setting : settings())
     if (setting.name == name) return &setting;
@@ -140,7 +149,7 @@ std::string why_without_effect(const Config& config, std::string_view setting) {
 void check_effects(const Config& config, std::span<const Assignment> given) {
   for (const Assignment& a : given) {
     const Setting* setting = find_setting(a.name);
-    if (!setting || a.is_of_file()) continue;
+    if (!setting || !asks(a)) continue;
     const std::string off = setting->is_flag ? "false" : setting->get(Config());
     if (setting->get(config) == off) continue;
     if (const std::string why = why_without_effect(config, a.name); !why.empty())

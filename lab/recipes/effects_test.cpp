@@ -52,6 +52,16 @@ TEST(Effects, AFlagThatIsOnByDefaultAsksToo) {
   EXPECT_EQ(refusal("gpt2", {{"block", "llama", "--block"}, {"bias", "false", "--no-bias"}}), "");
 }
 
+TEST(Effects, WhatOneRankAndDataInMemoryHaveNoUseFor) {
+  const Assignment sync{"sync-batch-norm", "true", "--sync-batch-norm"};
+  EXPECT_THAT(refusal("cifar10-resnet18", {sync}), HasSubstr("this run has one"));
+  EXPECT_EQ(refusal("cifar10-resnet18", {sync, {"ranks", "2", "--ranks"}}), "");
+  EXPECT_THAT(refusal("mlp", {{"data-dir", "somewhere", "--data-dir"}}),
+              HasSubstr("have no files"));
+  EXPECT_EQ(refusal("mlp", {{"data-dir", "somewhere", "DEMI_DATA_DIR"}}), "");
+  EXPECT_EQ(refusal("cifar10-cnn", {{"data-dir", "somewhere", "--data-dir"}}), "");
+}
+
 TEST(Effects, NothingIsAskedForByAFileARecipeOrTheUsualValue) {
   EXPECT_EQ(refusal("mlp", {{"crop-padding", "4", "crop_padding in c.json"}}), "");
   EXPECT_EQ(refusal("mlp", {{"momentum", "0", "--momentum"}}), "");
