@@ -7,6 +7,6 @@ for program; do
   printed=$("$program")
   [ -n "$printed" ] || { echo "$program printed nothing" >&2; exit 1; }
   while IFS= read -r line; do
-    grep -qxF "    $line" "$page" || { echo "$page does not show what $program prints: $line" >&2; exit 1; }
+    grep -qxF "$line" "$page" || { echo "$page does not show what $program prints: $line" >&2; exit 1; }
   done <<<"$printed"
 done
