@@ -2,10 +2,10 @@
 
 #include <c10/util/Exception.h>
 
-#include <cstdio>
 #include <cstdlib>
 #include <string_view>
 
+#include "cli/say.h"
 #include "demi/core/error.h"
 
 namespace demi::cli {
@@ -30,7 +30,7 @@ bool wants_stack_trace() {
 int report_failure(const std::exception& error) {
   const auto* torch_error = wants_stack_trace() ? nullptr : dynamic_cast<const c10::Error*>(&error);
   const std::string_view text = torch_error ? torch_error->what_without_backtrace() : error.what();
-  std::fprintf(stderr, "demi: %.*s\n", static_cast<int>(text.size()), text.data());
+  say("demi: ", text);
   return code_of(error);
 }
 

@@ -7,41 +7,19 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "cli/say.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_record.h"
 #include "lab/report/table.h"
 #include "lab/report/terminal.h"
+#include "lab/report/wrap.h"
 
 namespace demi::cli {
 namespace {
 
 report::Terminal out() { return report::Terminal::of(STDOUT_FILENO); }
-
-// Lines of the sentence, `indent` columns from the left.
-std::string wrapped(std::string_view sentence, std::size_t indent,
-                    const report::Terminal& terminal) {
-  constexpr std::size_t kNarrowest = 20;
-  const std::string text = report::printable(sentence, terminal.utf8);
-  if (terminal.width == 0) return text + "\n";
-  const std::size_t room = std::max(terminal.width, indent + kNarrowest) - indent;
-  std::string lines;
-  const auto add = [&](std::string_view line) {
-    lines.append(lines.empty() ? 0 : indent, ' ').append(line).append("\n");
-  };
-  for (const std::string& words : report::wrap_words(text, room)) {
-    std::string_view line = words;
-    // A word longer than a line, such as the bits of a number.
-    while (report::display_width(line) > room) {
-      const std::string piece = report::cut_to_width(line, room);
-      add(piece);
-      line.remove_prefix(piece.size());
-    }
-    add(line);
-  }
-  return lines;
-}
 
 void print_entries(const std::vector<Entry>& entries) {
   const report::Terminal terminal = out();
@@ -52,7 +30,8 @@ void print_entries(const std::vector<Entry>& entries) {
     std::string left = report::printable(entry.name, terminal.utf8);
     left += std::string(indent - report::display_width(left), ' ');
     for (const std::string& line : entry.lines) {
-      std::cout << left << wrapped(line, indent, terminal);
+      std::cout << left
+                << report::wrapped(report::printable(line, terminal.utf8), indent, terminal.width);
       left = std::string(indent, ' ');
     }
   }
@@ -101,7 +80,9 @@ void Output::print(const std::vector<report::Table>& tables) {
 
 void Output::print(std::string_view sentence) {
   if (is_quiet) return;
-  std::cout << wrapped(sentence, 0, out()) << std::flush;
+  const report::Terminal terminal = out();
+  std::cout << report::wrapped(report::printable(sentence, terminal.utf8), 0, terminal.width)
+            << std::flush;
 }
 
 void Output::print_lines(std::string_view lines) {
@@ -111,7 +92,7 @@ void Output::print_lines(std::string_view lines) {
 void note(std::string_view text) {
   if (is_quiet) return;
   const report::Terminal terminal = report::Terminal::of(STDERR_FILENO);
-  std::cerr << "note: " << report::printable(text, terminal.utf8) << "\n" << std::flush;
+  say("note: ", report::printable(text, terminal.utf8));
 }
 
 void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device) {

@@ -1,10 +1,11 @@
 #include "cli/program.h"
 
 #include <c10/util/Exception.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cctype>
-#include <cstdio>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -12,8 +13,10 @@
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"
+#include "cli/help_format.h"
 #include "cli/literal_arguments.h"
 #include "cli/option_values.h"
+#include "cli/say.h"
 #include "cli/standard_streams.h"
 #include "cli/stop.h"
 #include "cli/version.h"
@@ -21,6 +24,8 @@
 #include "demi/core/libtorch.h"
 #include "demi/core/nearest.h"
 #include "lab/recipes/config.h"
+#include "lab/report/terminal.h"
+#include "lab/report/wrap.h"
 
 namespace demi::cli {
 namespace {
@@ -32,7 +37,7 @@ class PlainWarnings : public c10::WarningHandler {
   void process(const c10::Warning& warning) override {
     if (warning.msg().starts_with("[autocast.Autocast]") || !said_.insert(warning.msg()).second)
       return;
-    std::fprintf(stderr, "warning: %s\n", warning.msg().c_str());
+    say("warning: ", warning.msg());
   }
 
  private:
@@ -140,7 +145,8 @@ int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error)) {
     text = unexpected(command, first_unexpected(*extras));
   }
-  std::fprintf(stderr, "demi: %s\nsee: %s --help\n", text.c_str(), full_name(command).c_str());
+  say("demi: ", text);
+  say("see: ", full_name(command) + " --help");
   return kUsage;
 }
 
@@ -184,7 +190,8 @@ int run(int argc, char** argv) {
       "--version", "demi " DEMI_VERSION,
       "Print the version and exit; with --verbose those of LibTorch and its parts, "
       "and what they run on");
-  app.get_formatter()->column_width(36);
+  app.formatter(
+      std::make_shared<HelpFormat>(report::help_width(report::Terminal::of(STDOUT_FILENO))));
   // Scripts append what they change: of one option given twice the last counts.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_commands(app);

@@ -1,8 +1,6 @@
 // `demi number` as a user meets it.
-#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <cstdlib>
@@ -18,28 +16,13 @@ namespace {
 
 class Number : public Cli {
  protected:
-  // What a terminal of that many columns gets. At most 4 kB, which a terminal holds.
   std::string on_terminal(unsigned short columns, const std::vector<std::string>& arguments,
                           bool colour) {
-    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
-    EXPECT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
-    const std::string name = ptsname(terminal);
-    const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);
-    const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
-    ioctl(other_end, TIOCSWINSZ, &size);
-    const Outcome outcome = run(arguments, [&] {
-      dup2(other_end, STDOUT_FILENO);
+    return shown_on_terminal(STDOUT_FILENO, columns, arguments, [colour] {
       setenv("LC_ALL", "C.UTF-8", 1);
       setenv("TERM", "xterm", 1);
       colour ? unsetenv("NO_COLOR") : setenv("NO_COLOR", "1", 1);
     });
-    EXPECT_EQ(outcome.code, 0) << outcome.err;
-    std::string text(1 << 16, '\0');
-    const ssize_t length = read(terminal, text.data(), text.size());
-    text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
-    close(other_end);
-    close(terminal);
-    return text;
   }
 };
 

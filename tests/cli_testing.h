@@ -2,9 +2,11 @@
 
 // Runs `demi` as a user does. Its path is in DEMI_PROGRAM; a fork of this process, in which the
 // program is loaded, is the same at a tenth of the time (tests/loaded_program.h).
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <sys/ioctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -85,6 +87,29 @@ class Cli : public ::testing::Test {
   Outcome run(const Words& arguments, const std::function<void()>& before = {},
               const std::string& other = "") {
     return finish(start(arguments, before, other));
+  }
+
+  // What a terminal of that many columns gets in place of stdout or stderr. At most 4 kB, which a
+  // terminal holds.
+  std::string shown_on_terminal(int in_place_of, unsigned short columns, const Words& arguments,
+                                const std::function<void()>& before = {}, int code = 0) {
+    const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
+    EXPECT_EQ(grantpt(terminal) + unlockpt(terminal), 0);
+    const std::string name = ptsname(terminal);
+    const int other_end = open(name.c_str(), O_RDWR | O_NOCTTY);
+    const winsize size{.ws_row = 50, .ws_col = columns, .ws_xpixel = 0, .ws_ypixel = 0};
+    ioctl(other_end, TIOCSWINSZ, &size);
+    const Outcome outcome = run(arguments, [&] {
+      dup2(other_end, in_place_of);
+      if (before) before();
+    });
+    EXPECT_EQ(outcome.code, code) << outcome.err;
+    std::string text(1 << 16, '\0');
+    const ssize_t length = read(terminal, text.data(), text.size());
+    text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
+    close(other_end);
+    close(terminal);
+    return text;
   }
 
   static bool has_ended(pid_t child) {
