@@ -4,7 +4,7 @@ namespace demi::cli {
 namespace {
 
 OptionInfo info_of(const CLI::Option& option) {
-  OptionInfo info{.help = option.get_description()};
+  OptionInfo info{.help = option.get_description(), .group = option.get_group()};
   for (const std::string& name : option.get_snames()) info.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) info.names.push_back("--" + name);
   const bool is_flag = option.get_items_expected_max() == 0;

@@ -12,6 +12,7 @@ struct OptionInfo {
   std::vector<std::string> names;  // "--limit"; of an argument its name
   std::string type;                // INT; empty: a flag
   std::string help;
+  std::string group;  // the head that --help shows it under
   bool takes_value() const { return !type.empty(); }
 };
 

@@ -1,10 +1,15 @@
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <cstdio>
+#include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "cli/command_tree.h"
 #include "cli/commands.h"
+#include "lab/recipes/config.h"
 
 namespace demi::cli {
 namespace {
@@ -32,17 +37,81 @@ std::string synopsis_of(const CommandInfo& command) {
   return text;
 }
 
+std::string entry_of(const OptionInfo& option) {
+  std::string names;
+  for (const std::string& name : option.names)
+    names += (names.empty() ? "\\fB" : ", \\fB") + roff(name) + "\\fR";
+  if (option.takes_value()) names += " \\fI" + roff(option.type) + "\\fR";
+  return fmt::format(".TP\n{}\n{}\n", names, roff(option.help));
+}
+
+// The setting that the option sets; null: an option of the command's own.
+const recipes::Setting* setting_of(const OptionInfo& option) {
+  for (const recipes::Setting& setting : recipes::settings()) {
+    const std::string& name = option.names.front();
+    if (option.group == setting.group &&
+        (name == "--" + setting.name || name == "--no-" + setting.name))
+      return &setting;
+  }
+  return nullptr;
+}
+
+// Which of the settings the command has: "", all, or all but a few.
+std::string settings_of(const CommandInfo& command) {
+  std::set<std::string> has;
+  for (const OptionInfo& option : command.options)
+    if (const recipes::Setting* setting = setting_of(option)) has.insert(setting->name);
+  if (has.empty()) return "";
+  std::vector<std::string> without;
+  for (const recipes::Setting& setting : recipes::settings())
+    if (!has.contains(setting.name)) without.push_back("\\fB" + roff("--" + setting.name) + "\\fR");
+  return fmt::format(".PP\nAnd the options of SETTINGS{}.\n",
+                     without.empty() ? "" : fmt::format(", without {}", fmt::join(without, ", ")));
+}
+
 std::string section_of(const CommandInfo& command) {
   std::string text = fmt::format(".SS {}\n{}.\n", roff(synopsis_of(command)), roff(command.help));
   for (const OptionInfo& argument : command.arguments)
     text += fmt::format(".TP\n\\fI{}\\fR\n{}\n", roff(argument.names.front()), roff(argument.help));
-  for (const OptionInfo& option : command.options) {
-    std::string names;
-    for (const std::string& name : option.names)
-      names += (names.empty() ? "\\fB" : ", \\fB") + roff(name) + "\\fR";
-    if (option.takes_value()) names += " \\fI" + roff(option.type) + "\\fR";
-    text += fmt::format(".TP\n{}\n{}\n", names, roff(option.help));
+  for (const OptionInfo& option : command.options)
+    if (!setting_of(option)) text += entry_of(option);
+  return text + settings_of(command);
+}
+
+std::string settings_section() {
+  std::string text =
+      ".SH SETTINGS\nOf a run, for the commands that say so. In brackets: what a setting is where "
+      "recipe, file, environment and options say nothing.\n";
+  const recipes::Config by_default;
+  std::string group;
+  for (const recipes::Setting& setting : recipes::settings()) {
+    if (setting.group != group) text += fmt::format(".SS {}\n", roff(group = setting.group));
+    OptionInfo option{.names = {"--" + setting.name}, .type = setting.type, .help = setting.help};
+    if (setting.is_flag) option.names.push_back("--no-" + setting.name);
+    if (const std::string value = setting.get(by_default); !value.empty())
+      option.help += " [" + value + "]";
+    text += entry_of(option);
   }
+  return text;
+}
+
+constexpr std::pair<const char*, const char*> kExamples[] = {
+    {"demi train mlp --mp --steps 10", "A first training, in seconds: synthetic data, 16 bits."},
+    {"demi compare fashion-cnn --limit 6000",
+     "FP32 and mixed precision side by side: a table and "
+     "runs/compare-fashion-cnn-001/report.html."},
+    {"demi train cifar10-cnn --mp --resume auto",
+     "A run that goes on where it was stopped or killed."},
+    {"demi eval runs/train-cifar10-cnn-001", "Its weights on the test set, in FP32 and 16 bits."},
+    {"demi train fashion-cnn --what-if fp16", "Which tensors would leave the range of fp16."},
+    {"demi number 65520 --format fp16", "A value in a format, bit by bit."},
+    {"demi doctor", "What this machine can do for mixed precision, and what is in the way."},
+};
+
+std::string examples_section() {
+  std::string text = ".SH EXAMPLES\n";
+  for (const auto& [command, meaning] : kExamples)
+    text += fmt::format(".TP\n\\fB{}\\fR\n{}\n", roff(command), roff(meaning));
   return text;
 }
 
@@ -82,6 +151,7 @@ void print_manual(const CLI::App& app) {
       DEMI_VERSION, roff(root.help));
   for (const CommandInfo* command : all_commands(root))
     if (command != &root) text += section_of(*command);
+  text += settings_section() + examples_section();
   std::fputs((text + kEnd).c_str(), stdout);
 }
 

@@ -36,7 +36,7 @@ expect "" demi train nothing-of-that-name
 expect "bash zsh fish" demi completion ""
 
 # The options of a command's help, one a line.
-listed() { "$demi" "$@" --help | grep -oE '^ +(-[a-z],)?--[a-zA-Z0-9][a-zA-Z0-9_-]*' | grep -oE -- '--[a-zA-Z0-9][a-zA-Z0-9_-]*' | sort -u; }
+listed() { "$demi" "$@" --help | grep -oE '^  (-[a-z],)?--[a-zA-Z0-9][a-zA-Z0-9_-]*' | grep -oE -- '--[a-zA-Z0-9][a-zA-Z0-9_-]*' | sort -u; }
 manual=$("$demi" manual)
 for command in train compare "bench memory" inspect; do
   # shellcheck disable=SC2086
@@ -47,6 +47,11 @@ for command in train compare "bench memory" inspect; do
     grep -qF -- "\\fB${option//-/\\-}\\fR" <<<"$manual" || fail "demi $command has $option, which the man page does not have"
   done
   [ "$(listed $command | wc -l)" -gt 3 ] || fail "demi $command --help lists no options"
+done
+# A run's settings stood in the section of each of six commands.
+[ "$(grep -cF '\fB\-\-lr\fR' <<<"$manual")" = 1 ] || fail "the man page describes --lr more than once"
+for section in COMMANDS SETTINGS EXAMPLES ENVIRONMENT "EXIT STATUS"; do
+  grep -qx ".SH $section" <<<"$manual" || fail "the man page has no section $section"
 done
 for shell in zsh fish; do
   command -v "$shell" >/dev/null || continue
