@@ -44,6 +44,17 @@ constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"float16", "fp16-true"},
 };
 
+// Words that other programs have, and that say too little here.
+constexpr std::pair<std::string_view, std::string_view> kMeant[] = {
+    {"half", "fp16 (mixed precision) or fp16-true (the weights, too)"},
+    {"amp", "fp16 (on a GPU) or bf16 (on a CPU)"},
+    {"mixed", "fp16 (on a GPU) or bf16 (on a CPU)"},
+    {"float", "fp32"},
+    {"single", "fp32"},
+    {"full", "fp32"},
+    {"double", "fp64"},
+};
+
 double parse_scale(std::string_view text) {
   double value = 0;
   const auto [end, failure] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -72,10 +83,14 @@ const Precision& parse_precision(std::string_view name) {
   }
   std::vector<std::string> known;
   for (const Precision& precision : kPrecisions) known.emplace_back(precision.name);
+  std::string advice = did_you_mean(name, known);
+  for (const auto& [word, meant] : kMeant)
+    if (word == name)
+      advice = "did you mean " + std::string(meant) + "? " + did_you_mean("", known);
   throw UsageError({.where = "loop.parse_precision",
                     .what = "no such precision",
                     .seen = name,
-                    .advice = did_you_mean(name, known)});
+                    .advice = advice});
 }
 
 const Precision& mixed_precision_of(c10::DeviceType device) {

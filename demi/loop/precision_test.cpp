@@ -27,6 +27,23 @@ TEST(Precision, TakesLightningsAndKerasNames) {
   EXPECT_EQ(parse_precision("mixed_bfloat16").name, "bf16");
 }
 
+// PyTorch's module.half() makes weights of 16 bits; --half of other programs is mixed precision.
+TEST(Precision, AWordThatSaysTooLittleIsRefusedWithWhatItMayMean) {
+  for (const auto& [word, meant] : {std::pair{"half", "fp16 (mixed precision) or fp16-true"},
+                                    {"amp", "fp16 (on a GPU) or bf16 (on a CPU)"},
+                                    {"double", "fp64"},
+                                    {"fp99", "fp"}}) {
+    try {
+      parse_precision(word);
+      FAIL() << word;
+    } catch (const UsageError& error) {
+      const std::string text = error.what();
+      EXPECT_NE(text.find(std::string("did you mean ") + meant), text.npos) << text;
+      EXPECT_NE(text.find("known: fp32, tf32"), text.npos) << text;
+    }
+  }
+}
+
 void expect_refused(std::string_view scale) {
   try {
     parse_loss_scale(scale);

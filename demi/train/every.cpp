@@ -24,12 +24,13 @@ std::optional<Number> number_in(std::string_view text) {
 }
 
 [[noreturn]] void refuse_every(std::string_view text) {
+  const std::string meant = every_meant(text);
   throw UsageError({.where = "train.Every.parse",
                     .what = "this says not how often",
                     .seen = text.empty() ? "nothing" : text,
-                    .accepted =
-                        "a number of steps (400), of epochs (1epoch, 2epochs), of minutes "
-                        "(10min) or of hours (1.5h, 1h30m), of seconds (90s); 0 for never"});
+                    .accepted = "a number of steps (400), of epochs (1epoch, 2epochs), of minutes "
+                                "(10min) or of hours (1.5h, 1h30m), of seconds (90s); 0 for never",
+                    .advice = meant.empty() ? "" : "did you mean " + meant + "?"});
 }
 
 /// Takes a number and its unit off the front of `text`; nothing if there is none.
@@ -63,6 +64,18 @@ std::optional<double> minutes_in(std::string_view text) {
     minutes += part->first * unit->minutes;
   }
   return minutes;
+}
+
+std::string every_meant(std::string_view text) {
+  std::string closed(text);
+  std::erase(closed, ' ');
+  if (closed == text) return "";
+  try {
+    Every::parse(closed);
+    return closed;
+  } catch (const UsageError&) {
+    return "";
+  }
 }
 
 Every Every::parse(std::string_view text) {

@@ -34,4 +34,8 @@ struct Every {
   bool operator==(const Every&) const = default;
 };
 
+/// What Every::parse reads where `text` has blanks too many: "1epoch" for "1 epoch". "" for other
+/// text.
+DEMI_API std::string every_meant(std::string_view text);
+
 }  // namespace demi::train

@@ -35,6 +35,19 @@ TEST(Every, ReadsTimesOfSeveralUnits) {
     EXPECT_EQ(minutes_in(bad), std::nullopt) << bad;
 }
 
+TEST(Every, BlanksTooManyAreSaid) {
+  EXPECT_EQ(every_meant("1 epoch"), "1epoch");
+  EXPECT_EQ(every_meant(" 1 h 30 m"), "1h30m");
+  for (const char* other : {"1epoch", "", " ", "1 day", "one epoch"})
+    EXPECT_EQ(every_meant(other), "") << other;
+  try {
+    Every::parse("2 epochs");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("did you mean 2epochs?"));
+  }
+}
+
 TEST(Every, WritesWhatItReads) {
   for (const char* text : {"400", "1epoch", "2epochs", "10min", "0.25min", "0"})
     EXPECT_EQ(Every::parse(text).to_string(), text);

@@ -35,8 +35,12 @@ constexpr int64_t kMostFeatures = int64_t{1} << 24;  // of a layer
 constexpr int64_t kMostPixels = 1 << 15;             // of a side
 
 [[noreturn]] void wrong(std::string_view source, std::string_view what, std::string_view text,
-                        const std::string& accepted) {
-  throw UsageError({.where = source, .what = what, .seen = text, .accepted = accepted});
+                        const std::string& accepted, const std::string& meant = "") {
+  throw UsageError({.where = source,
+                    .what = what,
+                    .seen = text,
+                    .accepted = accepted,
+                    .advice = meant.empty() ? "" : "did you mean " + meant + "?"});
 }
 
 template <class Number>
@@ -186,7 +190,7 @@ Setting stop_after(std::string group) {
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     if (text != "0" && train::minutes_in(text).value_or(0) <= 0)
       wrong(source, "not a time", text,
-            "hours, minutes and seconds such as 11h50m, 1.5h, 90s; or 0");
+            "hours, minutes and seconds such as 11h50m, 1.5h, 90s; or 0", train::every_meant(text));
     take(c, text, source);
   };
   return setting;
@@ -201,7 +205,7 @@ Setting keep_every(std::string group) {
     try {
       if (train::Every::parse(text).minutes == 0) return take(c, text, source);
     } catch (const UsageError&) {
-      wrong(source, "this says not how often", text, kAccepted);
+      wrong(source, "this says not how often", text, kAccepted, train::every_meant(text));
     }
     wrong(source, "a time says not which checkpoints", text, kAccepted);
   };
@@ -231,7 +235,7 @@ Setting checkpoint_every(std::string group) {
       train::Every::parse(text);
     } catch (const UsageError&) {
       wrong(source, "not a number of steps, epochs, minutes or hours", text,
-            "400, 1epoch, 2epochs, 10min, 1.5h, or 0");
+            "400, 1epoch, 2epochs, 10min, 1.5h, or 0", train::every_meant(text));
     }
     take(c, text, source);
   };
