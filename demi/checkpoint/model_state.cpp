@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/checkpoint/prepared_state.h"
+#include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
@@ -46,7 +47,7 @@ std::string some_of(const std::vector<std::string>& names) {
                                : text;
 }
 
-NamedTensors tensors_of(const torch::nn::Module& module) {
+NamedTensors named_tensors(const torch::nn::Module& module) {
   NamedTensors all;
   for (const auto& [name, parameter] : tensor::parameters_once(module))
     all[name] = parameter.detach();

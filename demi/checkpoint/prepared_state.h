@@ -56,13 +56,9 @@ NamedTensors take_part(NamedTensors& all, std::string_view prefix);
 /// optimizer.
 std::string part_name(const char* kind, std::size_t index);
 
-/// Parameters and buffers, those of the module, detached: each tensor once, under the first of the
-/// names that the module has for it.
-NamedTensors tensors_of(const torch::nn::Module& module);
-
 /// What `values` holds under further names of the module's tensors is kept under the first ones, as
-/// tensors_of() has them: state_dict() of Python, and demi before 0.1, write a shared tensor under
-/// each of its names.
+/// named_tensors() has them: state_dict() of Python, and demi before 0.1, write a shared tensor
+/// under each of its names.
 void use_first_names(NamedTensors& values, const torch::nn::Module& module);
 
 /// What `values` holds under a tensor's first name is there under its further names, too.

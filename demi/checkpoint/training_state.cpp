@@ -194,7 +194,7 @@ Checkpoint capture_within_step(const loop::Job& job) {
   require_weights(job, kCapture);
   require_known_parameters(job, *model);
   Checkpoint checkpoint;
-  checkpoint.model = tensors_of(*model);
+  checkpoint.model = named_tensors(*model);
   for (std::size_t i = 0; i < job.optimizers.size(); ++i)
     capture_optimizer(*job.optimizers[i], part_name("optimizer", i), *model, job.more, checkpoint);
   for (const auto& [name, one] : more_of(job))
@@ -213,7 +213,7 @@ Checkpoint capture_within_step(const loop::Job& job) {
 PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
   const auto model = job.module();
   require_weights(job, kRestore);
-  const NamedTensors module = tensors_of(*model);
+  const NamedTensors module = named_tensors(*model);
   use_first_names(checkpoint.model, *model);
   check_fits(checkpoint.model, module, "the model");
   Actions actions, optimizers;
@@ -262,10 +262,10 @@ Checkpoint load(const std::filesystem::path& path, const loop::Job& job) {
 Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model, c10::Device device) {
   Checkpoint checkpoint = map(path);
   use_first_names(checkpoint.model, model);
-  check_fits(checkpoint.model, tensors_of(model), "the model");
-  check_range(checkpoint.model, tensors_of(model));
+  check_fits(checkpoint.model, named_tensors(model), "the model");
+  check_range(checkpoint.model, named_tensors(model));
   model.to(device);
-  assign(tensors_of(model), std::exchange(checkpoint.model, {}));
+  assign(named_tensors(model), std::exchange(checkpoint.model, {}));
   checkpoint.state.clear();
   return checkpoint;
 }

@@ -12,6 +12,11 @@
 
 namespace demi::checkpoint {
 
+/// The module's parameters and buffers, detached and not copied: each tensor once, under the first
+/// of the names that the module has for it. What save_safetensors writes, and load(file, module)
+/// reads into a module.
+DEMI_API NamedTensors named_tensors(const torch::nn::Module& module);
+
 /// The state of a loop's objects, to be taken after GradScaler::update() or before the next
 /// iteration. Gradients are not part of it. The tensors are those of the objects themselves,
 /// detached, so that nothing is copied: further training changes them (Writer takes a copy). Waits

@@ -571,6 +571,26 @@ TEST(TrainingState, HoldsATensorOfTwoNamesOnce) {
   EXPECT_TRUE(equal_bits(from_second->parameters()[0], saved->parameters()[0]));
 }
 
+TEST(TrainingState, AModuleIsAFileAndTheFileTheModule) {
+  const TestFolder folder;
+  const auto file = folder.path() / "model.safetensors";
+  Loop one(1), other(2);
+  one.model->forward(torch::ones({3, 4}));  // running averages
+  const NamedTensors tensors = named_tensors(*one.model);
+  std::vector<std::string> names;
+  for (const auto& item : one.model->named_parameters()) names.push_back(item.key());
+  for (const auto& item : one.model->named_buffers()) names.push_back(item.key());
+  ASSERT_EQ(tensors.size(), names.size());
+  for (const std::string& name : names) EXPECT_TRUE(tensors.contains(name)) << name;
+  EXPECT_TRUE(tensors.at("0.weight").is_same_size(one.model->parameters()[0]));
+  EXPECT_EQ(tensors.at("0.weight").data_ptr(), one.model->parameters()[0].data_ptr()) << "a copy";
+  EXPECT_FALSE(tensors.at("0.weight").requires_grad());
+  save_safetensors(file, tensors);
+  load(file, *other.model);
+  for (const auto& [name, tensor] : named_tensors(*other.model))
+    EXPECT_TRUE(torch::equal(tensor, tensors.at(name))) << name;
+}
+
 TEST(TrainingState, DropsGradients) {
   Full loop(1);
   const Checkpoint good = everything(loop);
