@@ -20,6 +20,7 @@
 #include "demi/checkpoint/writer.h"
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
+#include "demi/data/dataset_loader.h"
 #include "demi/data/prefetch_loader.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/data_parallel.h"
