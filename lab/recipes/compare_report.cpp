@@ -42,6 +42,19 @@ struct Field {
   std::function<std::string(const RunResult&)> cell;
 };
 
+// "8.13e-08 to 6.44e-10", of the run's first and last steps.
+std::string losses_of(const RunResult& run) {
+  if (run.history.steps.empty()) return "";
+  const Learning learning = learning_of(run);
+  return report::format_number(learning.first, 3) + " to " +
+         report::format_number(learning.last, 3);
+}
+
+std::string verdict_of(const RunResult& run) {
+  const std::string verdict = run.history.steps.empty() ? "" : learning_of(run).verdict;
+  return verdict.empty() ? "" : ", " + verdict;
+}
+
 // The columns that at least one run has a value for: a single run has no speedup, a run without a
 // test set no accuracy. A run that stopped early has no test figures.
 std::vector<Field> fields_of(const Comparison& c) {
@@ -64,9 +77,12 @@ std::vector<Field> fields_of(const Comparison& c) {
   };
 
   std::vector<Field> fields{{{.name = "precision", .align = report::Align::kLeft},
-                             [](const RunResult& run) { return run.spec.label; }},
-                            {{.name = "time per epoch", .unit = "s"},
-                             [](const RunResult& run) { return seconds(run.seconds_per_epoch); }}};
+                             [](const RunResult& run) { return run.spec.label; }}};
+  if (learned_differently(c))
+    fields.push_back({{.name = "training loss, first to last", .align = report::Align::kLeft},
+                      [](const RunResult& run) { return losses_of(run) + verdict_of(run); }});
+  fields.push_back({{.name = "time per epoch", .unit = "s"},
+                    [](const RunResult& run) { return seconds(run.seconds_per_epoch); }});
   if (c.runs.size() > 1)
     fields.push_back(
         {{.name = "speedup"}, [&c](const RunResult& run) { return speedup_of(c, run); }});
@@ -380,6 +396,13 @@ report::Chart wait_chart(const Comparison& c) {
 
 report::Highlights highlights(const Comparison& c) {
   report::Highlights result;
+  if (learned_differently(c)) {  // the speed of a run that does not learn is nobody's headline
+    for (const RunResult& run : c.runs)
+      if (!run.history.steps.empty())
+        result.figures.push_back({losses_of(run), run.spec.label + verdict_of(run),
+                                  "training loss, first steps to last"});
+    return result;
+  }
   const RunResult& first = c.runs.front();
   // The speed of a run that ended in NaN is nobody's headline.
   const auto sound = std::find_if(c.runs.rbegin(), c.runs.rend(), ended_soundly);
@@ -568,7 +591,7 @@ report::Table to_table(const Comparison& c) {
     for (const Field& field : fields) table.rows.back().push_back(field.cell(run));
   }
   table.notes = {data_line(c), describe(c.machine)};
-  if (std::string learning = learning_verdict(c); !learning.empty())
+  if (std::string learning = learning_verdict(c); !learning.empty() && !learned_differently(c))
     table.notes.push_back(std::move(learning));
   for (const RunResult& run : c.runs)
     for (std::string& verdict : health_verdicts(run)) table.notes.push_back(std::move(verdict));

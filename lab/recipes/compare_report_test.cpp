@@ -74,6 +74,28 @@ TEST(CompareReport, TableHasARowARunAndSaysWhatItRanOn) {
   EXPECT_EQ(table.notes.back(), "a note");
 }
 
+// The speed of a run that does not learn stood in the largest figures, and what the comparison
+// shows in the table's fourth footnote.
+TEST(CompareReport, RunsThatLearnDifferentlyShowThatFirst) {
+  Comparison c = two_runs();
+  const auto highlights_of = [](const Comparison& one) {
+    return std::get<report::Highlights>(to_page(one, "demi compare").sections[0].blocks[0]);
+  };
+  EXPECT_EQ(to_table(c).columns[1].name, "time per epoch");
+  EXPECT_EQ(highlights_of(c).figures[0].name, "speed");
+  for (train::StepMetrics& step : c.runs[1].history.steps) step.loss = 1;
+  const report::Table table = to_table(c);
+  EXPECT_EQ(table.columns[1].name, "training loss, first to last");
+  EXPECT_EQ(table.rows[0][1], "1 to 0.25, learned");
+  EXPECT_EQ(table.rows[1][1], "1 to 1, stands still");
+  for (const std::string& note : table.notes) EXPECT_EQ(note.find("Training loss"), note.npos);
+  const report::Highlights first = highlights_of(c);
+  ASSERT_EQ(first.figures.size(), 2u);
+  EXPECT_EQ(first.figures[0].value, "1 to 0.25");
+  EXPECT_EQ(first.figures[0].name, "fp32, learned");
+  EXPECT_EQ(first.figures[1].name, "fp16, stands still");
+}
+
 // In their order, in the table's foot, the report and the JSON; without them no section.
 TEST(CompareReport, SaysWhyASpeedupIsMinor) {
   Comparison c = two_runs();

@@ -14,25 +14,12 @@ namespace {
 
 constexpr std::size_t kSteps = 10;      // at each end of a run, whose losses are averaged
 constexpr double kStandsStill = 0.02;   // of the loss at the beginning
+constexpr double kFarDown = 0.5;        // likewise: what no noise of a few steps is
 constexpr double kExplodes = 1000;      // times the norm of the first monitored step
 constexpr double kLost = 0.5;           // of a layer's updates, in each monitored step
 constexpr std::size_t kMostLayers = 8;  // that are named
 
-struct Losses {
-  double first = 0, last = 0;
-};
-
-// Means over the first and the last steps, a tenth of them at most. NaN if one of those is.
-Losses losses_of(const RunResult& run) {
-  const auto& steps = run.history.steps;
-  const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, kSteps);
-  Losses losses;
-  for (std::size_t i = 0; i < count; ++i) {
-    losses.first += steps[i].loss / static_cast<double>(count);
-    losses.last += steps[steps.size() - 1 - i].loss / static_cast<double>(count);
-  }
-  return losses;
-}
+constexpr const char* kLearned = "learned";
 
 std::string words_of(const RunResult& run) {
   const auto is_lost = [](const train::StepMetrics& step) { return !std::isfinite(step.loss); };
@@ -42,14 +29,9 @@ std::string words_of(const RunResult& run) {
         "{} ended in NaN or Inf, from step {} on", run.spec.label,
         first == run.history.steps.end() ? run.history.steps.back().step : first->step);
   }
-  const auto [first, last] = losses_of(run);
-  const double change = last / first - 1;
-  const std::string verdict = !std::isfinite(change)             ? ""
-                              : std::abs(change) <= kStandsStill ? " (stands still)"
-                              : change < 0                       ? " (learned)"
-                                                                 : " (grew)";
+  const auto [first, last, verdict] = learning_of(run);
   return fmt::format("{} {} to {}{}", run.spec.label, report::format_number(first, 4),
-                     report::format_number(last, 4), verdict);
+                     report::format_number(last, 4), verdict.empty() ? "" : " (" + verdict + ")");
 }
 
 std::string listed(const std::vector<std::string>& names) {
@@ -75,6 +57,35 @@ struct LayerLife {
 bool ended_soundly(const RunResult& run) {
   const auto& steps = run.history.steps;
   return !run.history.failed && (steps.empty() || std::isfinite(steps.back().loss));
+}
+
+// Of a tenth of the steps at each end, NaN if one of those is.
+Learning learning_of(const RunResult& run) {
+  const auto& steps = run.history.steps;
+  const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, kSteps);
+  Learning learning;
+  for (std::size_t i = 0; i < count; ++i) {
+    learning.first += steps[i].loss / static_cast<double>(count);
+    learning.last += steps[steps.size() - 1 - i].loss / static_cast<double>(count);
+  }
+  const double change = learning.last / learning.first - 1;
+  learning.verdict = !ended_soundly(run)                ? "NaN or Inf"
+                     : !std::isfinite(change)           ? ""
+                     : std::abs(change) <= kStandsStill ? "stands still"
+                     : change < 0                       ? kLearned
+                                                        : "grew";
+  return learning;
+}
+
+bool learned_differently(const Comparison& comparison) {
+  bool some = false, others = false;
+  for (const RunResult& run : comparison.runs) {
+    if (run.history.steps.empty()) continue;
+    const auto [first, last, verdict] = learning_of(run);
+    some = some || (verdict == kLearned && last <= kFarDown * first);
+    others = others || (verdict != kLearned && !verdict.empty());
+  }
+  return some && others;
 }
 
 std::string learning_verdict(const Comparison& comparison) {

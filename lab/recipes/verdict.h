@@ -11,6 +11,18 @@ namespace demi::recipes {
 /// Whether the run's training loss is a number at its end.
 DEMI_API bool ended_soundly(const RunResult& run);
 
+/// How a run's training loss went.
+struct Learning {
+  double first = 0, last = 0;  // means over the first and the last steps
+  std::string verdict;         // learned, stands still, grew, NaN or Inf; "": nothing can be said
+};
+/// Of a run with steps.
+DEMI_API Learning learning_of(const RunResult& run);
+
+/// Whether the loss of one run fell to half or less and another run did not learn, which is then
+/// the first thing to say of them.
+DEMI_API bool learned_differently(const Comparison& comparison);
+
 /// Whose training loss fell, stood still, grew or ended in NaN, of a comparison; "" of one run.
 DEMI_API std::string learning_verdict(const Comparison& comparison);
 

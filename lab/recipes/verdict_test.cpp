@@ -33,6 +33,16 @@ TEST(Verdict, SaysWhichRunLearned) {
       "(stands still); fp16:no-skip ended in NaN or Inf, from step 2 on; bf16 8 to 12 (grew).");
   EXPECT_TRUE(ended_soundly(c.runs[0]));
   EXPECT_FALSE(ended_soundly(c.runs[2]));
+  EXPECT_TRUE(learned_differently(c));
+  EXPECT_EQ(learning_of(c.runs[0]).verdict, "learned");
+  EXPECT_EQ(learning_of(c.runs[0]).last, 2);
+  EXPECT_EQ(learning_of(c.runs[2]).verdict, "NaN or Inf");
+  std::erase_if(c.runs, [](const RunResult& run) { return run.spec.label == "fp32"; });
+  EXPECT_FALSE(learned_differently(c)) << "none learned";
+  c.runs = {run_of("fp32", {8, 4, 2}), run_of("bf16", {8, 4, 3}), run_of("fp16", {})};
+  EXPECT_FALSE(learned_differently(c)) << "both did, and one has no step";
+  c.runs = {run_of("fp32", {8, 7.8, 7.8}), run_of("bf16", {8, 7.9, 7.9})};
+  EXPECT_FALSE(learned_differently(c)) << "a few steps of noise";
   c.runs.resize(1);
   EXPECT_EQ(learning_verdict(c), "");
 }
