@@ -67,15 +67,24 @@ for library in "$files"/lib/bundled/*; do
   [ -e "/usr/share/doc/${package:-none}/copyright" ] || die "the licence of $name is not known: no Debian package has it"
   cp -L "/usr/share/doc/$package/copyright" "$files/share/licenses/$package.txt"
 done
-mkdir "$work/packed"
+# The man page and the completions lie in a wheel's data, which pip puts below the environment's prefix, where man and shells look:
+# beside the folder of `demi` in PATH.
+data=$(basename "$(dirname "$files")").data/data/share
+mkdir -p "$work/packed" "$(dirname "$files")/$data"
+shell_files=(man bash-completion zsh fish)
+for one in "${shell_files[@]}"; do mv "$files/share/$one" "$(dirname "$files")/$data"; done
 "$tools/python" -m wheel pack --dest-dir "$work/packed" "$(dirname "$files")" >/dev/null
 wheel=$(basename "$work/packed"/*.whl)
-mv "$work/packed/$wheel" "$dist"
+# Each is there whole or not at all.
+finish() { mv "$1" "$dist/.$2.part" && mv "$dist/.$2.part" "$dist/$2"; }
+finish "$work/packed/$wheel" "$wheel"
 
 version=$(cut -d- -f2 <<<"$wheel")
 name=demi-$version-linux-$(uname -m)
 say "packing $name.tar.xz"
+for one in "${shell_files[@]}"; do mv "$(dirname "$files")/$data/$one" "$files/share"; done
 mv "$files" "$work/$name"
 find "$work/$name" -maxdepth 1 -name '*.py' -delete
-XZ_OPT="-T0 -3" tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner -cJf "$dist/$name.tar.xz" "$name"
+XZ_OPT="-T0 -3" tar -C "$work" --sort=name --owner=0 --group=0 --numeric-owner -cJf "$work/$name.tar.xz" "$name"
+finish "$work/$name.tar.xz" "$name.tar.xz"
 say "$(du -h "$dist/$wheel" "$dist/$name.tar.xz" | awk '{ print $2 " (" $1 ")" }' | paste -sd ' ')"

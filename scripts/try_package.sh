@@ -132,6 +132,9 @@ PYTHON
 [ -e "$site/demi_torch/include/demi/old.h" ] || fail "the older wheel did not install"
 timed "pip install, over an older version" "$work/venv/bin/pip" install --no-deps "$wheel"
 [ ! -e "$site/demi_torch/include/demi/old.h" ] || fail "a file of the older version is left"
+for file in man/man1/demi.1 bash-completion/completions/demi zsh/site-functions/_demi fish/vendor_completions.d/demi.fish; do
+  [ -s "$work/venv/share/$file" ] || fail "the wheel has no share/$file in the environment's prefix, where man and shells look"
+done
 prefix=$("$work/venv/bin/python" -m demi_torch --cmake-prefix)
 clean_binaries "$prefix"
 uses wheel "$work/venv/bin/demi" "-DCMAKE_PREFIX_PATH=$prefix"

@@ -18,6 +18,7 @@ export DEMI_LIBTORCH=$libtorch
   fail "scripts/package.sh"
 }
 unset DEMI_LIBTORCH
+[ -z "$(find "$work/dist" -name '*.part')" ] || fail "a file that is not whole was left"
 mkdir "$work/opt"
 tar -C "$work/opt" -xf "$work"/dist/demi-*.tar.xz
 prefix=$(echo "$work"/opt/demi-*)
@@ -93,7 +94,7 @@ for name in torch libtorch; do
     PKG_CONFIG_PATH=$prefix/lib/pkgconfig pkg-config "$flag" demi | grep -qE "/\.\./$name/(include|lib)( |$)" || fail "demi.pc does not look in $name: $flag"
   done
 done
-for file in share/demi/python/demi_export.py share/doc/demi/licences.md share/doc/demi/licences/libcli11-dev.txt; do
+for file in share/man/man1/demi.1 share/bash-completion/completions/demi share/demi/python/demi_export.py share/doc/demi/licences.md share/doc/demi/licences/libcli11-dev.txt; do
   [ -s "$prefix/$file" ] || fail "$file is not in the package"
 done
 
