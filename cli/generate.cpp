@@ -198,11 +198,19 @@ void add_generate(CLI::App& app) {
                    "Model file (a run folder's ...model.safetensors), checkpoint, run folder, or a "
                    "folder of Hugging Face's")
       ->required();
-  command->add_option("--prompt", a->prompt,
-                      "Text to go on from; @FILE is a file's, - that of standard input [a line's "
-                      "end]");
-  command->add_option("--prompt-tokens", a->prompt_tokens,
-                      "Tokens to go on from, as 464,3290, for files without a tokenizer; @FILE, -");
+  // Kept by hand: newer versions of CLI11 read an empty text into an optional as none.
+  const auto add_text = [command](const char* name, std::optional<std::string>& text,
+                                  const char* help) {
+    const auto keep = [&text](const CLI::results_t& given) {
+      text = literal(given.back());
+      return true;
+    };
+    command->add_option(name, keep, help)->type_name("TEXT");
+  };
+  add_text("--prompt", a->prompt,
+           "Text to go on from; @FILE is a file's, - that of standard input [a line's end]");
+  add_text("--prompt-tokens", a->prompt_tokens,
+           "Tokens to go on from, as 464,3290, for files without a tokenizer; @FILE, -");
   command->add_option("--length", a->options.length, "Number of tokens to write")
       ->capture_default_str();
   command
@@ -224,8 +232,6 @@ void add_generate(CLI::App& app) {
   a->output.add_to(*command);
   command->callback([a] {
     a->file = literal(a->file);
-    for (std::optional<std::string>* text : {&a->prompt, &a->prompt_tokens})
-      if (*text) *text = literal(**text);
     a->options.sampling.seed = static_cast<uint64_t>(a->seed);
     generate_texts(*a);
   });

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <signal.h>
+#include <unistd.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
@@ -20,6 +22,7 @@
 namespace cli_testing {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ContainsRegex;
 
 TEST_F(Cli, HelpNamesTheCommandsAndExitsWith0) {
@@ -32,6 +35,46 @@ TEST_F(Cli, HelpNamesTheCommandsAndExitsWith0) {
                              "--data-dir", "--limit", "--json", "--model", "--data"}) {
     EXPECT_THAT(compare.out, HasSubstr(option));
   }
+}
+
+// Lines of 373 columns were left to the terminal, which breaks them within words.
+TEST_F(Cli, HelpIsWrapped) {
+  const auto in_columns = [](const char* columns) {
+    return [columns] { columns ? setenv("COLUMNS", columns, 1) : unsetenv("COLUMNS"); };
+  };
+  for (const auto& [columns, most] :
+       {std::pair<const char*, std::size_t>{nullptr, 100}, {"80", 80}})
+    for (const Words& words : {Words{"--help"},
+                               {"train", "--help"},
+                               {"compare", "mlp", "--help"},
+                               {"bench", "--help"},
+                               {"completion", "--help"}}) {
+      const Outcome help = run(words, in_columns(columns));
+      std::istringstream lines(help.out);
+      for (std::string line; std::getline(lines, line);) {
+        const bool is_to_be_copied = line.starts_with("  --") && line.find("  ", 4) == line.npos;
+        EXPECT_TRUE(is_to_be_copied || line.size() <= most) << line;
+      }
+    }
+  const std::string options = run({"train", "--help"}, in_columns("80")).out;
+  EXPECT_THAT(options,
+              HasSubstr("  --threads INT                     CPU: threads of one operation; 0:\n"
+                        "                                    LibTorch's choice [0]\n"));
+}
+
+TEST_F(Cli, ErrorsAreWrappedOnATerminalAndOneLineInAFile) {
+  const Words words{"compare", "fashion-cn"};
+  const std::string in_file = run(words).err;
+  EXPECT_EQ(std::ranges::count(in_file, '\n'), 1) << in_file;
+  std::istringstream shown(shown_on_terminal(STDERR_FILENO, 60, words, {}, /*code=*/2));
+  std::string joined;
+  for (std::string line; std::getline(shown, line);) {
+    std::erase(line, '\r');
+    EXPECT_LE(line.size(), 60u) << line;
+    EXPECT_TRUE(line.starts_with(joined.empty() ? "demi: [" : "      ")) << line;
+    joined += (joined.empty() ? "" : " ") + line.substr(line.find_first_not_of(' '));
+  }
+  EXPECT_EQ(joined + "\n", in_file);
 }
 
 TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
@@ -54,7 +97,14 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
   expect({"compare", "--epochs", "three"}, "--epochs");
   expect({"compare", "--device", "gpu"}, "no such device");
   expect({"compare", "--model", "fashion-cn"}, "did you mean fashion-cnn?");
-  expect({}, "a command is missing");
+  expect({},
+         "a first training, in seconds: demi train mlp --mp --steps 10; what each does: demi "
+         "--help; known: compare, train");
+  expect({"bench"}, "what each does: demi bench --help; known: recipe");
+  expect({"train", "mlp", "--precision", "half"},
+         "did you mean fp16 (mixed precision) or fp16-true");
+  expect({"train", "mlp", "--checkpoint-every", "1 epoch"}, "did you mean 1epoch?");
+  expect({"train", "mlp", "--stop-after", "11 h 50 m"}, "did you mean 11h50m?");
 }
 
 TEST_F(Cli, MissingDataExitsWith3AndSaysHowToGetIt) {
@@ -450,6 +500,25 @@ TEST_F(Cli, SweepComparesOnceAValue) {
   EXPECT_THAT(wrong.err, HasSubstr("did you mean batch-size?"));
 }
 
+// Hours of comparisons were lost with the value that failed after them.
+TEST_F(Cli, ASweepKeepsTheRowsBeforeAValueThatFails) {
+  const std::string good = (folder_ / "good.txt").string(), gone = (folder_ / "gone.txt").string();
+  for (int i = 0; i < 200; ++i) std::ofstream(good, std::ios::app) << "to be or not to be\n";
+  Words words{"compare", "gpt-shakespeare", "--data", "text", "--tokenizer", "bytes"};
+  words.insert(words.end(), {"--depth", "1", "--heads", "1", "--embedding", "8", "--context", "8",
+                             "--batch-size", "2", "--tokens-per-step", "16", "--eval-every", "1",
+                             "--epochs", "1", "--sweep", "train-file=" + good + "," + gone});
+  const Outcome text = run(words);
+  EXPECT_EQ(text.code, 3) << text.err;
+  EXPECT_THAT(text.err, HasSubstr(gone));
+  EXPECT_THAT(text.out, AllOf(HasSubstr("sweep of train-file"), HasSubstr("good.txt"),
+                              Not(HasSubstr("gone.txt"))));
+  words.push_back("--json");
+  const auto json = nlohmann::json::parse(run(words).out);
+  ASSERT_EQ(json["rows"].size(), 1u);
+  EXPECT_EQ(json["rows"][0]["value"], good);
+}
+
 // Among what writes one setting the last one counts, as where a script appends what it changes.
 TEST_F(Cli, TheLastOptionCounts) {
   const auto trained = [&](Words more) {
@@ -647,6 +716,13 @@ TEST_F(Cli, TrainsOnAFolderOfPicturesAndNamesTheDamagedOne) {
   EXPECT_THAT(nowhere.err, HasSubstr("add --data-dir"));
 }
 
+std::string in_one_line(const std::string& text) {
+  std::istringstream words(text);
+  std::string all;
+  for (std::string word; words >> word;) all += (all.empty() ? "" : " ") + word;
+  return all;
+}
+
 TEST_F(Cli, HelpShowsWhatTheRecipeSets) {
   const Outcome named = run({"train", "cifar10-cnn", "--help"});
   ASSERT_EQ(named.code, 0) << named.err;
@@ -657,9 +733,10 @@ TEST_F(Cli, HelpShowsWhatTheRecipeSets) {
   EXPECT_THAT(run({"train", "--help"}).out, HasSubstr("train RECIPE --help"));
 
   const Outcome by_default = run({"compare", "--help"});
-  for (const char* option : {"--data TEXT [^\n]*\\[fashion-mnist\\]", "--epochs INT [^\n]*\\[3\\]",
-                             "--batch-size INT [^\n]*\\[256\\]"})
-    EXPECT_THAT(by_default.out, ContainsRegex(option));
+  for (const char* option :
+       {"--data TEXT .*\\[fashion-mnist\\] --data-dir", "--epochs INT .*\\[3\\] --steps",
+        "--batch-size INT .*\\[256\\] --test-batch-size"})
+    EXPECT_THAT(in_one_line(by_default.out), ContainsRegex(option));
   const Outcome other = run({"compare", "cifar10-resnet18", "--help"});
   EXPECT_THAT(other.out, ContainsRegex("cifar10-resnet18 [^\n]* sets\n.* --data cifar10 "));
 }
