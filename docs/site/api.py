@@ -194,7 +194,7 @@ def write_pages(root: Path, build: Path, tree, pages_of: dict[str, str]) -> tupl
             if module.partition("/")[0] != library:
                 continue
             index += f"   {module}\n"
-            out = underlined(module)
+            out = underlined("demi/demi.h" if module == "demi" else module)
             if library == "lab":
                 out += "Of the component ``lab``: ``find_package(demi COMPONENTS lab)``.\n\n"
             if module in pages_of:

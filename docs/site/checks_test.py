@@ -7,6 +7,7 @@ from pathlib import Path
 import api
 import errors
 import headers
+import pages
 import uses
 
 HEADER = """#pragma once
@@ -140,6 +141,21 @@ class Checks(unittest.TestCase):
         self.assertEqual(wrong, [])
         self.assertEqual(errors.page(self.root, {}, {})[1],
                          ["errors: [things.add] is of demi/things, which no row of docs/README.md names"])
+
+    def test_a_column_of_tests(self):
+        table = "| option | test |\n|---|---|\n| `a` | `Thing.A` |\n\n| other | name |\n|---|---|\n| `b` | c |\n"
+        self.assertEqual(pages.without_tests(table), "| option |\n|---|\n| `a` |\n\n| other | name |\n|---|---|\n| `b` | c |\n")
+
+    def test_keywords_of_a_page(self):
+        self.put("docs/a.md", "# A\n")
+        self.put("docs/site/keywords.txt", "# what they are\ndocs/a.md: multi gpu\ndocs/b.md: ddp\ndocs/a.md:\n")
+        words, wrong = pages.keywords(self.root)
+        self.assertEqual(len(wrong), 2)
+        self.assertIn("docs/site/keywords.txt:3: no page", wrong[0])
+        self.assertEqual(words["docs/b.md"], ["ddp"])
+        self.assertEqual(pages.with_keywords("# A\n", ["multi", "gpu"]),
+                         '---\nmyst:\n  html_meta:\n    "keywords": "multi, gpu"\n---\n\n# A\n')
+        self.assertEqual(pages.with_keywords("# A\n", []), "# A\n")
 
     def test_a_copy_for_doxygen_has_the_lines_of_the_header(self):
         self.assertEqual(len(headers.for_doxygen(HEADER).split("\n")), len(HEADER.split("\n")))

@@ -1,7 +1,7 @@
 """Makes the source tree that Sphinx reads: the pages as they are, and those that are generated of headers, examples and errors.
 
     pages.py ROOT BUILD      fills BUILD/source. Exit codes: 0 done, 1 a public name without a comment, a header that no
-example uses, a name on a page that is not public, or a place of errors that no page explains
+example uses, a name on a page that is not public, a place of errors that no page explains, or keywords of no page
 """
 
 import re
@@ -54,6 +54,15 @@ def toctree(caption: str, pages: list[str], depth: int = 1) -> str:
     return f"```{{toctree}}\n:caption: {caption}\n:maxdepth: {depth}\n:hidden:\n\n{entries}\n```\n\n"
 
 
+def without_tests(text: str) -> str:
+    """The page without the last column of tables that name a test, which says nothing to a user."""
+    lines, drops = [], False
+    for line in text.split("\n"):
+        drops = line.startswith("|") and (drops or line.endswith("| test |"))
+        lines.append(re.sub(r"\|[^|]*\|$", "|", line) if drops else line)
+    return "\n".join(lines)
+
+
 def with_links(text: str, headers_of_site: set[str], programs: set[str]) -> str:
     """A page whose links to sources, and to folders of headers, lead to their pages on the site."""
     modules = {header.rpartition("/")[0] for header in headers_of_site}
@@ -77,6 +86,24 @@ def with_links(text: str, headers_of_site: set[str], programs: set[str]) -> str:
     return re.sub(r"\]\(((?:\.\./)*)((?:demi|lab|examples)/[\w/]+(?:\.(?:h|cpp|py))?)\)", target, text)
 
 
+def keywords(root: Path):
+    """Of docs/site/keywords.txt: ({page: its words}, [what is wrong])."""
+    words, wrong = {}, []
+    for number, line in enumerate((root / "docs/site/keywords.txt").read_text().split("\n"), 1):
+        if not line or line.startswith("#"):
+            continue
+        page, _, listed = line.partition(":")
+        words[page] = listed.split()
+        if not (root / page).is_file() or not words[page]:
+            wrong.append(f"docs/site/keywords.txt:{number}: no page of that name, or no words: {line}")
+    return words, wrong
+
+
+def with_keywords(text: str, words: list[str]) -> str:
+    """The page with words that the search finds it by."""
+    return f'---\nmyst:\n  html_meta:\n    "keywords": "{", ".join(words)}"\n---\n\n{text}' if words else text
+
+
 def examples(root: Path, tree: Tree) -> list[str]:
     """A page for each program of examples/, with the file that is compiled and run as a test."""
     pages = []
@@ -97,9 +124,14 @@ def main(root: Path, build: Path) -> int:
     text, without_page = errors.page(root, pages_of, names)
     tree.write("errors.md", text)
     programs = examples(root, tree)
+    words, unknown = keywords(root)
     for pattern in PAGES:
         for path in root.glob(pattern):
-            tree.write(str(path.relative_to(root)), with_links(path.read_text(), shown, set(programs)))
+            name = str(path.relative_to(root))
+            text = with_links(without_tests(path.read_text()), shown, set(programs))
+            if name == "README.md":  # of three entries called demi
+                text = text.replace("# demi\n", "# What demi is and gains\n", 1)
+            tree.write(name, with_keywords(text, words.get(name, [])))
     listed = {page for _, pages in parts for page in pages}
     text = (root / "docs/site/index.md").read_text()
     text += toctree("Start", ["Overview <README.md>", "docs/README.md", "errors.md", "CHANGELOG.md"])
@@ -115,7 +147,7 @@ def main(root: Path, build: Path) -> int:
     tree.write("examples/index.md", "# Examples\n\nEach program is compiled and run as a test.\n\n"
                + "".join(f"- [{name}](/{name}.rst)\n" for name in programs))
     tree.remove_others()
-    wrong += without_page
+    wrong += without_page + unknown
     for complaint in wrong:
         print(complaint, file=sys.stderr)
     return 1 if wrong else 0
