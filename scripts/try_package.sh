@@ -105,12 +105,12 @@ else
   mapfile -t needed < <(sed -n 's/^Requires-Dist: \(cuda-toolkit\)\[[^]]*\]\([^;]*\).*/\1[cudart,cupti]\2/p' "$site"/torch-*.dist-info/METADATA | tr -d ' ')
   timed "pip install ${needed[*]}" "$work/venv/bin/pip" install --no-cache-dir "${needed[@]}"
 fi
-(cd "$work/venv" && find . | sort) >"$work/before"
+(cd "$work/venv" && find . ! -type d | sort) >"$work/before"
 
 begin "the wheel $(basename "$wheel")"
 "$work/venv/bin/pip" install --no-deps "$wheel" >"$work/log" 2>&1 || { cat "$work/log" >&2; fail "the wheel does not install"; }
 "$work/venv/bin/pip" uninstall -q -y demi-torch
-(cd "$work/venv" && find . | sort) | diff "$work/before" - || fail "the wheel is removed, and something is left"
+(cd "$work/venv" && find . ! -type d | sort) | diff "$work/before" - || fail "the wheel is removed, and something is left"
 # An older version with a file that the new one does not have.
 python3 - "$wheel" "$work" <<'PYTHON'
 import sys, zipfile
@@ -145,7 +145,7 @@ PKG_CONFIG_PATH=$("$work/venv/bin/python" -m demi_torch --pkg-config)
 timed "wheel: pkg-config and make" make -C "$work/with_make" CXXFLAGS=-O1
 timed "wheel: it trains" "$work/with_make/mine"
 "$work/venv/bin/pip" uninstall -q -y demi-torch
-(cd "$work/venv" && find . | sort | grep -v __pycache__) | diff <(grep -v __pycache__ "$work/before") - || fail "the wheel is removed, and something is left"
+(cd "$work/venv" && find . ! -type d | sort | grep -v __pycache__) | diff <(grep -v __pycache__ "$work/before") - || fail "the wheel is removed, and something is left"
 
 begin "the tarball $(basename "$tarball")"
 mkdir "$work/opt"
