@@ -6,8 +6,24 @@
 
 namespace demi::cli {
 namespace {
+
 constexpr std::size_t kNames = 36;
+
+// "--limit INT=64", "RECIPE TEXT": as CLI11 2.1 writes it, which later versions do not.
+std::string names_of(const CLI::Option& option, bool is_positional) {
+  std::string text = option.get_name(is_positional, /*all_options=*/!is_positional);
+  if (option.get_type_size() == 0) return text;  // a flag
+  if (!option.get_type_name().empty()) text += " " + option.get_type_name();
+  if (!option.get_default_str().empty()) text += "=" + option.get_default_str();
+  if (option.get_expected_max() == CLI::detail::expected_max_vector_size)
+    text += " ...";
+  else if (option.get_expected_min() > 1)
+    text += " x " + std::to_string(option.get_expected_min());
+  if (option.get_required()) text += " REQUIRED";
+  return text;
 }
+
+}  // namespace
 
 std::string HelpFormat::entry(std::string names, const std::string& text) const {
   names.insert(0, "  ");
@@ -19,8 +35,7 @@ std::string HelpFormat::entry(std::string names, const std::string& text) const 
 }
 
 std::string HelpFormat::make_option(const CLI::Option* option, bool is_positional) const {
-  return entry(make_option_name(option, is_positional) + make_option_opts(option),
-               make_option_desc(option));
+  return entry(names_of(*option, is_positional), option->get_description());
 }
 
 std::string HelpFormat::make_subcommand(const CLI::App* command) const {
