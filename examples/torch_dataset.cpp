@@ -74,7 +74,7 @@ double by_a_trainer(torch::Device device, torch::Dtype dtype) {
   demi::TrainerOptions options{.epochs = 5, .device = device};
   options.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.loss = [](const torch::Tensor& output, const torch::Tensor& target) {
-    return torch::nn::functional::cross_entropy(output, target);
+    return torch::nn::functional::cross_entropy(output.to(torch::kFloat), target);
   };
   options.optimizers = {std::make_shared<demi::optim::AdamW>(model->parameters(), 1e-2)};
   const auto loader = demi::data::loader_of(Points(2000, 1).map(torch::data::transforms::Stack<>()),

@@ -52,6 +52,7 @@ BEFORE = {
     "demi export runs/train-gpt2-001 out/": "demi train gpt2 --train-file 'train*.bin' --test-file val.bin",
     "demi train folder-resnet50 --data-dir pictures --from": "demi train folder-resnet50 --data-dir pictures && "
     "mv runs/train-folder-resnet50-001/model.safetensors resnet50.safetensors",
+    "demi train RECIPE --precision fp16 --op-policy runs/": "echo 'softmax fp32' >runs/train-RECIPE-001/op-policy-fp16.txt",
     "demi predict model.safetensors cat.jpg --graph net.pt2": "cp runs/train-net-001/model.safetensors .",
     "demi generate runs/train-gpt-shakespeare-001": "ls runs/train-gpt-shakespeare-001",
 }
@@ -59,6 +60,15 @@ BEFORE = {
 SHORTER = {"EPOCHS": "1", "STEPS": "2", "BATCH_SIZE": "8", "TEST_BATCH_SIZE": "8", "THREADS": "1"}
 SMALL_GPT = {"EVAL_EVERY": "2", "DEPTH": "2", "HEADS": "4", "EMBEDDING": "16", "CONTEXT": "12", "TOKENS_PER_STEP": "192"}  # as gpt2/ is
 SMALL_PICTURES = {"IMAGE_SIZE": "32"}
+SMALL_MLP = {"IN": "64", "OUT": "64"}
+
+
+def settings_of(command):
+    """What the environment says for a command: a setting without an effect in its run would be refused."""
+    settings = dict(SHORTER)
+    for pattern, more in ((r"train gpt", SMALL_GPT), (r"train folder|--data folder", SMALL_PICTURES), (r" mlp\b", SMALL_MLP)):
+        settings |= more if re.search(pattern, command) else {}
+    return {f"DEMI_{name}": value for name, value in settings.items()}
 
 
 def fences_and_blocks(text):
@@ -170,10 +180,8 @@ def make_project(folder, page, wheel):
 
 def run(command, folder, environment):
     """(exit code, what it said)."""
-    settings = SHORTER | (SMALL_GPT if "train gpt" in command else {}) | (SMALL_PICTURES if "train folder" in command else {})
-    environment = environment | {f"DEMI_{name}": value for name, value in settings.items()}
     words = re.sub("|".join(rf"\b{word}\b" for word in MEANT), lambda found: MEANT[found[0]], command)
-    done = subprocess.run(["bash", "-c", words], cwd=folder, env=environment, text=True, encoding="utf-8", errors="replace",
+    done = subprocess.run(["bash", "-c", words], cwd=folder, env=environment | settings_of(words), text=True, encoding="utf-8", errors="replace",
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return done.returncode, done.stdout
 

@@ -571,9 +571,8 @@ TEST(TrainingState, HoldsATensorOfTwoNamesOnce) {
   EXPECT_TRUE(equal_bits(from_second->parameters()[0], saved->parameters()[0]));
 }
 
-TEST(TrainingState, AModuleIsAFileAndTheFileTheModule) {
-  const TestFolder folder;
-  const auto file = folder.path() / "model.safetensors";
+TEST_F(TrainingStateFile, AModuleIsAFileAndTheFileTheModule) {
+  const auto file = folder_ / "model.safetensors";
   Loop one(1), other(2);
   one.model->forward(torch::ones({3, 4}));  // running averages
   const NamedTensors tensors = named_tensors(*one.model);

@@ -79,11 +79,7 @@ class DatasetLoader : public Loader {
   static Batch batch_of(Examples examples) {
     if constexpr (std::is_convertible_v<Examples, Batch>) {
       return examples;
-    } else if constexpr (requires { examples.data; }) {
-      Batch made{.input = examples.data};
-      if constexpr (requires { examples.target; }) made.target = examples.target;
-      return made;
-    } else {
+    } else if constexpr (requires { examples.begin(); }) {
       std::vector<at::Tensor> inputs, targets;
       for (const auto& example : examples) {
         inputs.push_back(example.data);
@@ -91,6 +87,10 @@ class DatasetLoader : public Loader {
       }
       Batch made{.input = stack_examples(inputs, "inputs")};
       if (!targets.empty()) made.target = stack_examples(targets, "targets");
+      return made;
+    } else {
+      Batch made{.input = examples.data};
+      if constexpr (requires { examples.target; }) made.target = examples.target;
       return made;
     }
   }
