@@ -44,7 +44,7 @@ TEST(Every, BlanksTooManyAreSaid) {
     Every::parse("2 epochs");
     FAIL();
   } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), testing::HasSubstr("did you mean 2epochs?"));
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("did you mean 2epochs?"));
   }
 }
 
