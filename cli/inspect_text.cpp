@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 
+#include "demi/core/json.h"
 #include "lab/report/format.h"
 #include "lab/report/terminal.h"
 
@@ -79,7 +80,7 @@ std::string characters_text(const std::string& text) {
 // "50,257 symbols: ! " # …" of byte pairs; nothing of other texts.
 std::string byte_pairs_text(const std::string& name, const std::string& text) {
   constexpr std::size_t kShown = 8;
-  const nlohmann::json all = nlohmann::json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json all = json_or_null(text);
   const bool is_merges = name == kMerges && all.is_object() && all.contains("merges");
   const nlohmann::json list = is_merges ? all["merges"] : all;
   if (!list.is_array() || (list.empty() && !is_merges)) return "";

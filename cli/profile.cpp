@@ -105,12 +105,13 @@ void profile(const ProfileArguments& a) {
     options.trace = folder / ("trace-" + recipes::file_name(run.label) + ".json");
     result.runs.push_back(profiler::profile_run(options, run, workload));
   }
-  const std::string json = profiler::to_json(result);
   write_atomically(folder / "report.html",
                    report::to_html(profiler::to_page(result, profile_again(a))),
                    report::kOtherRunsFolder);
-  write_atomically(folder / recipes::kResultFile, json, report::kOtherRunsFolder);
-  a.output.show(profiler::to_tables(result), nlohmann::ordered_json::parse(json));
+  write_atomically(folder / recipes::kResultFile, profiler::to_json(result),
+                   report::kOtherRunsFolder);
+  a.output.show(profiler::to_tables(result),
+                nlohmann::ordered_json::parse(profiler::to_json(result)));
   std::cerr << "report: " << (folder / "report.html").string() << "\n";
   for (const profiler::RunProfile& run : result.runs)
     if (!run.trace.empty()) std::cerr << "trace: " << run.trace.string() << "\n";

@@ -2,7 +2,6 @@
 
 #include <fmt/format.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
@@ -12,6 +11,7 @@
 #include "cli/ranks.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "demi/core/json.h"
 #include "lab/doctor/variables.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/resolved.h"
@@ -26,8 +26,7 @@ namespace fs = std::filesystem;
 
 // Other programs have a config.json, too.
 bool is_run(const fs::path& folder) {
-  std::ifstream file(folder / "config.json", std::ios::binary);
-  const auto record = nlohmann::json::parse(file, nullptr, /*allow_exceptions=*/false);
+  const nlohmann::json record = json_or_null(json_text(folder / "config.json").value_or(""));
   return record.is_object() ? record.contains("recipe") : fs::exists(folder / "config.json");
 }
 

@@ -4,6 +4,8 @@
 #   - a module may include only modules that stand above it in that file, so there is no circle;
 #   - lab and program include public headers of demi, and those that scripts/layers.txt lends to them;
 #   - a public header (PUBLIC of demi_module, or that of an update rule) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
+#   - only the files that scripts/layers.txt names call nlohmann's parser, so that other people's JSON passes demi::read_json, which
+#     counts depth and size and refuses names that stand twice; what demi has just written (parse(to_json(...))) is free;
 #   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
 #     everything that is added there is opened somewhere.
 set -euo pipefail
@@ -20,6 +22,8 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   printf 'public %s\n' demi/demi.h $public $rules
   files=$(find demi lab cli -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
   grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' $files | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
+  grep -HE '(json|Json)::(sax_)?(parse|accept)\(|>> *[a-z]*json' $files |
+    sed -E 's/parse\(([a-z_]+::)?to_json\(//g' | grep -E '(parse|accept)\(|>>' | sed -E 's/^([^:]*):.*/parses \1/' | sort -u || true
   awk '  # of each block that holds more than forward declarations: its file and its namespace
     $1 == "namespace" && $2 ~ /^demi(:|$)/ { opened = $2; next }
     opened == "" || /^$/ || /^(class|struct) [A-Za-z]+;$/ { next }
@@ -37,6 +41,10 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   $1 == "layer" {
     name = $2
     sub(/:$/, "", name)
+    if (name == "parse") {
+      for (i = 3; i <= NF; ++i) may_parse[$i] = 1
+      next
+    }
     if (name == "lent") {
       for (i = 3; i <= NF; ++i) lent[$i] = 1
       next
@@ -63,6 +71,10 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
     if ((from, $3) in added) is_opened[from, $3] = 1
     else if (index($3 "::", own "::") != 1)
       complain($2 " opens the namespace " $3 ": " from " has " own ", and scripts/namespaces.txt adds no other")
+  }
+  $1 == "parses" && $2 !~ /_test\.|testing|real_data/ {
+    if (!($2 in may_parse)) complain($2 " calls the parser of nlohmann: other people'"'"'s JSON is read by demi::read_json")
+    parses[$2] = 1
   }
   $1 == "include" {
     from = module($2)
@@ -92,6 +104,8 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
       if (!(pair in used)) { split(pair, p, SUBSEP); complain("scripts/layers.txt lets " p[1] " include " p[2] ", which it does not") }
     for (pair in added)
       if (!(pair in is_opened)) { split(pair, p, SUBSEP); complain("scripts/namespaces.txt lets " p[1] " open " p[2] ", which it does not") }
+    for (file in may_parse)
+      if (!(file in parses)) complain("scripts/layers.txt lets " file " call the parser of nlohmann, which it does not")
     for (header in lent)
       if (!(header in borrowed)) complain("scripts/layers.txt lends " header ", which neither lab nor program includes")
     for (header in is_public)

@@ -56,6 +56,18 @@ file scripts/layers.txt 'demi/ground:\ndemi/house: demi/ground\nlab/house: demi/
 refuses "scripts/layers.txt lets lab/house include demi/ground, which it does not"
 file scripts/layers.txt 'demi/house: demi/ground\ndemi/ground:\nlab/house: demi/house\ncli: lab/house'
 refuses "scripts/layers.txt lets demi/house include demi/ground, which does not stand above it"
+file demi/house/reader.cpp 'namespace demi::house {\nauto a = nlohmann::json::parse(text);\n}'
+refuses "demi/house/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
+file cli/reader.cpp 'namespace demi::cli {\nauto a = Json::accept(text), b = json::parse(house::to_json(a));\n}'
+refuses "cli/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
+file demi/house/reader.cpp 'namespace demi::house {\nvoid f() { file >> json; }\n}'
+refuses "demi/house/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
+file lab/house/own.cpp 'namespace demi::house {\nauto a = nlohmann::ordered_json::parse(to_json(b)), c = json::parse(house::to_json(b));\n}'
+file demi/house/reader_test.cpp 'namespace demi::house {\nauto a = json::parse(text);\n}'
+check 0
+small_tree
+file scripts/layers.txt 'demi/ground:\ndemi/house: demi/ground\nlab/house: demi/house\ncli: lab/house\nparse: demi/house/reader.cpp'
+refuses "scripts/layers.txt lets demi/house/reader.cpp call the parser of nlohmann, which it does not"
 file demi/house/house.h '#include "demi/ground/ground.h"\n#include "demi/house/private.h"\n#include <fmt/format.h>'
 file demi/house/private.h ''
 check 1

@@ -177,7 +177,7 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
   json document;
   std::string not_json;
   try {
-    document = read_json(text);
+    document = read_json(text, kLongestManifest);
   } catch (const JsonError& error) {
     not_json = error.what();
   }

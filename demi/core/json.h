@@ -1,15 +1,20 @@
 #pragma once
 
-#include <fmt/format.h>
-
+#include <cstddef>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <stdexcept>
+#include <string>
 #include <string_view>
+#include <type_traits>
+
+#include "demi/core/export.h"
 
 namespace demi {
 
-/// Text that is not JSON, or that is nested too deep: what() says which.
-class JsonError : public std::runtime_error {
+/// Text that is not JSON, or that goes beyond what is read: what() says which, and where.
+class DEMI_API JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
 };
@@ -18,23 +23,45 @@ class JsonError : public std::runtime_error {
 /// one another, the most that are read, has less than 400.
 inline constexpr int kDeepestJson = 512;
 
-/// A JSON document that other people wrote. Throws JsonError. The depth is counted while the text
-/// is read: nlohmann's parser does not recurse, but whoever copies, compares or prints a document
-/// does, and would end the process at some 50,000.
-inline nlohmann::json read_json(std::string_view text) {
-  using nlohmann::json;
-  const auto count = [](int depth, json::parse_event_t event, const json&) {
-    const bool opens =
-        event == json::parse_event_t::object_start || event == json::parse_event_t::array_start;
-    if (opens && depth >= kDeepestJson)
-      throw JsonError(fmt::format("lists and objects more than {} deep", kDeepestJson));
-    return true;
-  };
+/// Bytes that a document may have: the largest tokenizer.json have 40 MB.
+inline constexpr std::size_t kLongestJson = std::size_t{256} << 20;
+
+/// Members that an object of an ordered document may have: it looks through all at each new one.
+inline constexpr std::size_t kMostOrderedMembers = 4096;
+
+/// As much of a text as a message has room for, in UTF-8.
+DEMI_API std::string json_excerpt(std::string_view text, std::size_t most);
+
+/// A JSON document that other people wrote: one value of RFC 8259, in UTF-8, behind a byte order
+/// mark or not. Throws JsonError, with the path of the value ("network.layers[3]"):
+///   - what is no JSON: text behind the document, a NUL (as UTF-16 has them), bytes that are no
+///     UTF-8, with their offset; NaN and Infinity, as Python writes them;
+///   - a name that an object has twice: of JSON's readers some take the first, some the last;
+///   - a number beyond double, as 1e400. A whole number beyond 64 bits becomes a double, as
+///     transformers' model_max_length of 10^30: JsonValue refuses it where a whole one is due;
+///   - a document that is longer than `most_bytes` or deeper than kDeepestJson.
+DEMI_API nlohmann::json read_json(std::string_view text, std::size_t most_bytes = kLongestJson);
+
+/// The same with the members of its objects in their order.
+DEMI_API nlohmann::ordered_json read_ordered_json(std::string_view text,
+                                                  std::size_t most_bytes = kLongestJson);
+
+/// The same of a text that may be something else, for which it returns null.
+template <class Json = nlohmann::json>
+Json json_or_null(std::string_view text, std::size_t most_bytes = kLongestJson) {
   try {
-    return json::parse(text, count);
-  } catch (const json::exception& error) {
-    throw JsonError(error.what());
+    if constexpr (std::is_same_v<Json, nlohmann::ordered_json>)
+      return read_ordered_json(text, most_bytes);
+    else
+      return read_json(text, most_bytes);
+  } catch (const JsonError&) {
+    return nullptr;
   }
 }
+
+/// A file's text for read_json: no more than a byte beyond what it reads. Nothing if the file
+/// cannot be read to its end: errno says why.
+DEMI_API std::optional<std::string> json_text(const std::filesystem::path& file,
+                                              std::size_t most_bytes = kLongestJson);
 
 }  // namespace demi

@@ -26,9 +26,7 @@ bool is_there(const fs::path& path) {
 
 // A run's folder of demi has a config.json, too.
 bool has_config(const fs::path& folder) {
-  if (!is_there(folder / kConfig)) return false;
-  std::ifstream stream(folder / kConfig, std::ios::binary);
-  const json config = json::parse(stream, nullptr, /*allow_exceptions=*/false);
+  const json config = json_or_null(json_text(folder / kConfig).value_or(""));
   return config.is_object() && (config.contains("model_type") || config.contains("architectures"));
 }
 

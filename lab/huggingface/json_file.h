@@ -1,13 +1,14 @@
 #pragma once
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
-#include <fstream>
-#include <iterator>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "demi/core/error.h"
+#include "demi/core/git_lfs.h"
 #include "demi/core/json.h"
 
 namespace demi::huggingface {
@@ -28,11 +29,15 @@ struct Wrong {
 
 /// A JSON object. Throws DataError: no such file, or something else.
 inline nlohmann::json read_object(const std::filesystem::path& file) {
-  std::ifstream stream(file, std::ios::binary);
-  if (!stream) Wrong{file}("the file cannot be read", "no such file", file.filename().string());
-  const std::string text((std::istreambuf_iterator<char>(stream)), {});
+  const auto text = json_text(file);
+  if (!text)
+    Wrong{file}("the file cannot be read", errno == ENOENT ? "no such file" : std::strerror(errno),
+                file.filename().string());
+  if (is_git_lfs_pointer(*text))
+    Wrong{file}("the file is not there, only its name", kGitLfsPointer, file.filename().string(),
+                kGitLfsAdvice);
   try {
-    nlohmann::json object = read_json(text);
+    nlohmann::json object = read_json(*text);
     if (!object.is_object()) Wrong{file}("no JSON object", object.type_name(), "an object");
     return object;
   } catch (const JsonError& error) {

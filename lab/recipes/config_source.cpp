@@ -5,12 +5,12 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
-#include <sstream>
 
 #include "demi/core/error.h"
+#include "demi/core/json.h"
+#include "demi/core/json_value.h"
 #include "demi/core/nearest.h"
 
 namespace demi::recipes {
@@ -49,26 +49,21 @@ const Setting* setting_of_key(const std::string& key) {
                     .advice = "every run folder's config.json is one"});
 }
 
+// An ordered object looks through all of its members at each new one.
+constexpr std::size_t kMostBytes = 1 << 16;
+
 nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
-  // An ordered object looks through all of its members at each new one.
-  constexpr std::size_t kMostBytes = 1 << 16;
   if (text.size() > kMostBytes)
-    refuse(file + " is too long for a config", fmt::format("{} bytes", text.size()));
-  // A parser keeps the last of two entries, and nobody would know of the first.
-  std::set<std::string> keys;
-  const auto note_keys = [&](int depth, nlohmann::json::parse_event_t event,
-                             const nlohmann::ordered_json& parsed) {
-    if (event == nlohmann::json::parse_event_t::key && depth == 1) {
-      std::string key = key_of(parsed.get<std::string>());
-      if (!keys.insert(key).second) refuse(file + " says a setting twice", key);
-    }
-    return true;
-  };
+    refuse(file + " is too long for a config", fmt::format("more than {} bytes", kMostBytes));
   try {
-    auto json = nlohmann::ordered_json::parse(text, note_keys);
+    auto json = read_ordered_json(text);
     if (!json.is_object()) refuse(file + " holds no JSON object", json.type_name());
+    // With a hyphen and an underscore.
+    std::set<std::string> keys;
+    for (const auto& [key, value] : json.items())
+      if (!keys.insert(key_of(key)).second) refuse(file + " says a setting twice", key_of(key));
     return json;
-  } catch (const nlohmann::json::parse_error& error) {
+  } catch (const JsonError& error) {
     refuse(file + " is not JSON", error.what());
   }
 }
@@ -80,12 +75,9 @@ std::string content_of(const std::filesystem::path& file) {
          .what = "the config file is a folder",
          .seen = file.string(),
          .advice = "of a run folder name the file: " + (file / "config.json").string()});
-  std::ifstream stream(file);
-  std::ostringstream content;
-  // An empty file gives an empty text, which is not JSON; `<<` alone would call that a failure.
-  if (!stream || (stream.peek() != EOF && !(content << stream.rdbuf())) || stream.bad())
-    refuse("the config file cannot be read", file.string());
-  return std::move(content).str();
+  const auto text = json_text(file, kMostBytes);
+  if (!text) refuse("the config file cannot be read", file.string());
+  return *text;
 }
 
 std::vector<Assignment> values_of(const nlohmann::ordered_json& json, const std::string& file) {
@@ -125,11 +117,12 @@ std::string recipe_of(const nlohmann::ordered_json& json, const std::string& fil
 ComparedRuns runs_of(const nlohmann::ordered_json& json, const std::string& file) {
   ComparedRuns found;
   try {
-    found.runs = json.value("runs", std::vector<std::string>());
-    found.turn_steps = json.value("interleave", int64_t{0});
-    found.is_comparison = json.value("command", std::string()).starts_with("demi compare");
-  } catch (const nlohmann::json::type_error& error) {
-    refuse("runs in " + file + " are no list of names", error.what());
+    const JsonValue all(json);
+    found.runs = all.value("runs", std::vector<std::string>());
+    found.turn_steps = all.value("interleave", int64_t{0});
+    found.is_comparison = all.value("command", std::string()).starts_with("demi compare");
+  } catch (const JsonError& error) {
+    refuse("what " + file + " says of its runs is damaged", error.what());
   }
   return found;
 }
@@ -170,9 +163,10 @@ std::string to_json(const Config& config) {
   for (const Setting& setting : settings()) {
     const std::string text = setting.get(config);
     // Numbers and flags as such. A word that looks like a number stays one: the folder 2.10.
-    const bool plain = setting.is_flag || (setting.type != "TEXT" && nlohmann::json::accept(text));
-    json[key_of(setting.name)] =
-        plain ? nlohmann::ordered_json::parse(text) : nlohmann::ordered_json(text);
+    const bool may_be_plain = setting.is_flag || setting.type != "TEXT";
+    const auto plain =
+        may_be_plain ? json_or_null<nlohmann::ordered_json>(text) : nlohmann::ordered_json();
+    json[key_of(setting.name)] = plain.is_null() ? nlohmann::ordered_json(text) : plain;
   }
   return json.dump(2) + "\n";
 }

@@ -66,7 +66,9 @@ TEST_F(ConfigFile, SaysWhatIsWrongInIt) {
   EXPECT_THAT(complaint("{\"leanring_rate\": 1}"), HasSubstr("no such setting"));
   EXPECT_THAT(complaint("{\"epoch\": 1}"), HasSubstr("did you mean epochs?"));
   EXPECT_THAT(complaint("{\"learning_rate\": 1}"), HasSubstr("did you mean lr?"));
-  EXPECT_THAT(complaint("{\"lr\": 1, \"lr\": 2}"), HasSubstr("says a setting twice; seen: lr"));
+  EXPECT_THAT(complaint("{\"lr\": 1, \"lr\": 2}"), HasSubstr("lr: the name stands twice"));
+  EXPECT_THAT(complaint("{\"batch-size\": 1, \"batch_size\": 2}"),
+              HasSubstr("says a setting twice; seen: batch_size"));
   EXPECT_THAT(complaint("{\"batch_size\": 1, \"batch-size\": 2}"), HasSubstr("batch_size"));
   EXPECT_THAT(complaint("{\"lr\": [1, 2]}"), HasSubstr("not a plain value"));
   EXPECT_THAT(complaint("{\"lr\": 1"), HasSubstr("is not JSON"));

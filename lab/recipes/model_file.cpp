@@ -11,6 +11,8 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/contents.h"
 #include "demi/core/error.h"
+#include "demi/core/json.h"
+#include "demi/core/json_value.h"
 #include "lab/huggingface/folder.h"
 #include "lab/models/imported.h"
 #include "lab/models/registry.h"
@@ -24,6 +26,7 @@ namespace demi::recipes {
 namespace {
 
 using Json = nlohmann::ordered_json;
+using Value = JsonValue<nlohmann::json>;
 using data::Kind;
 
 constexpr auto kReadModelFile = "train.read_model_file";
@@ -101,7 +104,7 @@ Json to_json(const ModelDescription& model) {
           {"precision", model.precision},   {"average", model.is_average}};
 }
 
-InputRule input_of(const Json& json, ModelDescription& model) {
+InputRule input_of(const Value& json, ModelDescription& model) {
   InputRule input;
   const auto kind = json.at("kind").get<std::string>();
   if (kind == name_of(Kind::pictures)) {
@@ -123,12 +126,12 @@ InputRule input_of(const Json& json, ModelDescription& model) {
   return input;
 }
 
-ModelDescription description_of(const Json& json) {
+ModelDescription description_of(const Value& json) {
   ModelDescription model;
   json.at("classes").get_to(model.classes);
   model.shape.classes = static_cast<int64_t>(model.classes.size());
   model.input = input_of(json.at("input"), model);
-  const Json& network = json.at("network");
+  const Value network = json.at("network");
   Config& config = model.network;
   network.at("name").get_to(config.model);
   config.model_output = network.value("output", config.model_output);
@@ -183,8 +186,8 @@ void require_version(const Refusal& refuse, const std::string& text) {
            fmt::format("at most {}", kModelFileVersion), "update demi, or use that one");
 }
 
-void require_tokenizer(const Refusal& refuse, const Json& input) {
-  if (input.value("kind", "") != name_of(Kind::texts)) return;
+void require_tokenizer(const Refusal& refuse, const Value& input) {
+  if (input.value("kind", std::string()) != name_of(Kind::texts)) return;
   const auto name = input.value("tokenizer", std::string());
   const auto version = input.value("tokenizer_version", int64_t{0});
   if (name != kTokenizer || version != kTokenizerVersion)
@@ -254,13 +257,14 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
   if (version == metadata.end()) return;
   require_version(refuse, version->second);
   try {
-    const Json json = Json::parse(text_of(refuse, metadata, "demi.model"));
+    const nlohmann::json document = read_json(text_of(refuse, metadata, "demi.model"));
+    const Value json(document);
     require_tokenizer(refuse, json.at("input"));
     texts.description = description_of(json);
     require_pictures(refuse, *texts.description);
     const std::string& name = texts.description->network.model;
     if (!models::is_network_file(name)) models::find_model(name);
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     refuse("its demi.model is damaged", error.what(), "a JSON object");
   } catch (const UsageError& error) {
     refuse("this demi does not know its model", error.what(), "a model of `demi train --help`",

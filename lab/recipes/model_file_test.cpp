@@ -197,6 +197,26 @@ TEST_F(ModelFileTest, OfPicturesThatNoRunHasIsRefused) {
   EXPECT_THAT(with(3, 32, {}), HasSubstr("seen: 0 and 3 values"));
 }
 
+// nlohmann's own get() makes 2 of 2.5.
+TEST_F(ModelFileTest, WithNumbersOfAnotherKindIsRefusedWithTheirPlace) {
+  const data::Vocabulary vocabulary = many_words(10);
+  checkpoint::Metadata texts = model_texts(of_texts(10), &vocabulary);
+  const std::string whole = texts.at("demi.model");
+  const auto with = [&](const std::string& old, const std::string& now) {
+    std::string text = whole;
+    texts["demi.model"] = text.replace(text.find(old), old.size(), now);
+    return complaint(save(texts));
+  };
+  EXPECT_THAT(with("\"hidden\":32", "\"hidden\":32.5"), HasSubstr("network.hidden is 32.5"));
+  EXPECT_THAT(with("\"hidden\":32", "\"hidden\":32,\"hidden\":32"),
+              HasSubstr("network.hidden: the name stands twice"));
+  EXPECT_THAT(with("\"max_length\":17", "\"max_length\":9223372036854775808"),
+              HasSubstr("input.max_length is 9223372036854775808"));
+  EXPECT_THAT(with("\"max_length\":17", "\"max_length\":1e400"),
+              AllOf(HasSubstr("input.max_length: "), HasSubstr("1e400")));
+  EXPECT_THAT(with("\"average\":true", "\"average\":1"), HasSubstr("average is 1"));
+}
+
 TEST_F(ModelFileTest, WithoutTheseTextsIsAnOlderFile) {
   const ModelTexts read = read_model_texts(save({}));
   EXPECT_FALSE(read.description);

@@ -1,12 +1,13 @@
 #include "lab/recipes/run_record.h"
 
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/core/json.h"
+#include "demi/core/json_value.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/recipe.h"
 #include "lab/recipes/run_spec.h"
@@ -31,10 +32,9 @@ constexpr const char* kConfigFile = "config.json";
 
 std::string text_of(const fs::path& folder) {
   const fs::path file = folder / kConfigFile;
-  std::ifstream stream(file);
-  std::ostringstream text;
-  if (!stream || !(text << stream.rdbuf())) no_record(folder, "not a run folder", file.string());
-  return std::move(text).str();
+  const auto text = json_text(file);
+  if (!text || text->empty()) no_record(folder, "not a run folder", file.string());
+  return *text;
 }
 
 // "train" of "demi train mlp --lr 0.1".
@@ -62,7 +62,8 @@ RunRecord read_run_record(const fs::path& folder) {
   try {
     for (const Assignment& a : read_config_text(text, file))
       set(record.config, a.name, a.text, a.source);
-    const auto json = nlohmann::json::parse(text);
+    const nlohmann::json document = read_json(text);
+    const JsonValue json(document);
     record.line = json.at("command").get<std::string>();
     record.command = command_of(record.line);
     record.recipe = json.at("recipe").get<std::string>();
@@ -70,7 +71,7 @@ RunRecord read_run_record(const fs::path& folder) {
     record.turn_steps = json.value("interleave", int64_t{0});
   } catch (const UsageError& error) {
     no_record(folder, "the run's " + file + " is damaged", error.what());
-  } catch (const nlohmann::json::exception& error) {
+  } catch (const JsonError& error) {
     no_record(folder, "the run's " + file + " is damaged", error.what());
   }
   return record;

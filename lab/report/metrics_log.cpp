@@ -9,9 +9,11 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <utility>
 
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
+#include "demi/core/json.h"
 #include "lab/report/run_folder.h"
 
 namespace demi::report {
@@ -52,8 +54,11 @@ MetricFields from_json(const Json& line) {
   for (const auto& [name, value] : line.items()) {
     if (name == "non_finite") continue;
     if (value.is_boolean()) fields.emplace_back(name, value.get<bool>());
-    if (value.is_number_integer()) fields.emplace_back(name, value.get<std::int64_t>());
-    if (value.is_number_float()) fields.emplace_back(name, value.get<double>());
+    const bool is_beyond =
+        value.is_number_unsigned() && !std::in_range<std::int64_t>(value.get<std::uint64_t>());
+    const bool is_whole = value.is_number_integer() && !is_beyond;
+    if (is_whole) fields.emplace_back(name, value.get<std::int64_t>());
+    if (value.is_number() && !is_whole) fields.emplace_back(name, value.get<double>());
     if (value.is_string()) fields.emplace_back(name, value.get<std::string>());
     if (value.is_array() &&
         std::ranges::all_of(value, [](const Json& one) { return one.is_number_integer(); }))
@@ -153,7 +158,7 @@ void for_each_metric(const std::filesystem::path& path,
                      const std::function<void(const std::string&, const MetricFields&)>& use) {
   size_of(path);
   for_each_line(path, [&](const std::string& text) {
-    const Json line = Json::parse(text, nullptr, false);
+    const Json line = json_or_null<Json>(text);
     if (line.is_object()) use(text + "\n", from_json(line));
   });
 }
@@ -164,7 +169,7 @@ Metrics read_metrics(const std::filesystem::path& path) {
   std::int64_t number = 0;
   const std::streamoff whole = for_each_line(path, [&](const std::string& text) {
     ++number;
-    const Json line = Json::parse(text, nullptr, false);
+    const Json line = json_or_null<Json>(text);
     if (line.is_object())
       metrics.lines.push_back({number, from_json(line)});
     else
@@ -180,7 +185,7 @@ void keep_metrics(const std::filesystem::path& path,
   if (!std::filesystem::exists(path)) return;
   AtomicFile file(std::filesystem::canonical(path), kOtherRunsFolder);  // a link stays one
   for_each_line(path, [&](const std::string& text) {
-    const Json line = Json::parse(text, nullptr, false);
+    const Json line = json_or_null<Json>(text);
     if (!line.is_object() || keep(from_json(line))) file.write(text + "\n");
   });
   file.commit();

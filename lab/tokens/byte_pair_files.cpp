@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "demi/core/json_value.h"
 #include "lab/tokens/byte_pair.h"
 #include "lab/tokens/special_tokens.h"
 #include "lab/tokens/tokenizer_file.h"
@@ -116,10 +117,11 @@ std::vector<AddedToken> added_of(const json& file, const Wrong& wrong) {
     want(each, "lstrip", {false}, wrong);
     want(each, "rstrip", {false}, wrong);
     want(each, "single_word", {false}, wrong);
-    added.push_back({.text = each.at("content").get<std::string>(),
-                     .token = each.at("id").get<int32_t>(),
-                     .special = each.value("special", false),
-                     .normalized = each.value("normalized", false)});
+    const JsonValue token(each, "added_tokens");
+    added.push_back({.text = token.at("content").get<std::string>(),
+                     .token = token.at("id").get<int32_t>(),
+                     .special = token.value("special", false),
+                     .normalized = token.value("normalized", false)});
     if (added.back().text.empty()) wrong("an added token has no text", each.dump(), "a text");
   }
   return added;
@@ -154,6 +156,7 @@ void add_special_tokens(BytePairs& pairs, const fs::path& folder, bool is_whole)
 }
 
 BytePairs of_tokenizer_json(const fs::path& file) {
+  constexpr auto kAccepted = "one that the package tokenizers writes";
   const Wrong wrong{file};
   const json all = parsed(file);
   if (!all.is_object()) wrong("the file holds no tokenizer", all.type_name(), "an object");
@@ -169,7 +172,9 @@ BytePairs of_tokenizer_json(const fs::path& file) {
                                                : merge.get<std::pair<std::string, std::string>>());
     return pairs;
   } catch (const json::exception& error) {
-    wrong("the file is no tokenizer.json", error.what(), "one that the package tokenizers writes");
+    wrong("the file is no tokenizer.json", error.what(), kAccepted);
+  } catch (const JsonError& error) {
+    wrong("the file is no tokenizer.json", error.what(), kAccepted);
   }
 }
 

@@ -4,8 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <fstream>
-#include <sstream>
+#include <optional>
 #include <utility>
 
 #include "demi/core/error.h"
@@ -28,15 +27,15 @@ void WrongTokenizer::operator()(const std::string& what, const std::string& seen
 std::string content_of(const std::filesystem::path& file) {
   const WrongTokenizer wrong{file};
   constexpr auto kAccepted = "tokenizer.json, or vocab.json beside merges.txt";
-  std::ifstream stream(file, std::ios::binary);
-  std::ostringstream content;
-  if (!stream || (stream.peek() != EOF && !(content << stream.rdbuf())) || stream.bad())
+  std::optional<std::string> text = json_text(file);
+  if (!text)
     wrong("the file cannot be read",
           std::filesystem::exists(file) ? "an error of the system" : "no such file", kAccepted);
-  std::string text = std::move(content).str();
-  if (is_git_lfs_pointer(text))
+  if (text->size() > kLongestJson)
+    wrong("the file is too long", fmt::format("more than {} bytes", kLongestJson), kAccepted);
+  if (is_git_lfs_pointer(*text))
     wrong("the file is not there, only its name", kGitLfsPointer, kAccepted, kGitLfsAdvice);
-  return text;
+  return *std::move(text);
 }
 
 json parsed(const std::filesystem::path& file) {

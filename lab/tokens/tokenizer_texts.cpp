@@ -2,6 +2,8 @@
 #include <set>
 
 #include "demi/core/error.h"
+#include "demi/core/json.h"
+#include "demi/core/json_value.h"
 #include "lab/tokens/byte_pair.h"
 #include "lab/tokens/tokenizer.h"
 
@@ -19,6 +21,10 @@ constexpr auto kNotSpecial = "not_special", kNormalized = "normalized";
                                const std::string& accepted) {
   refuse<DataError>(
       {.where = "tokens.tokenizer_of", .what = what, .seen = seen, .accepted = accepted});
+}
+
+[[noreturn]] void refuse_damaged(const std::exception& error) {
+  refuse_texts("vocabulary or merges are damaged", error.what(), "JSON of symbols and merges");
 }
 
 std::unique_ptr<Tokenizer> characters_in_order(const std::string& vocabulary) {
@@ -46,22 +52,25 @@ TokenizerTexts texts_of(const BytePairs& pairs) {
 BytePairs byte_pairs_of(const TokenizerTexts& texts) {
   try {
     BytePairs pairs;
-    json::parse(texts.vocabulary).get_to(pairs.symbols);
-    const json merges = json::parse(texts.merges);
+    read_json(texts.vocabulary).get_to(pairs.symbols);
+    const json merges = read_json(texts.merges);
     merges.at(kMerges).get_to(pairs.merges);
-    const auto not_special = merges.value(kNotSpecial, std::set<int32_t>()),
-               normalized = merges.value(kNormalized, std::set<int32_t>());
-    for (const json& one : merges.at(kAdded)) {
-      const auto& [text, token] = one.get<std::pair<std::string, int32_t>>();
-      pairs.added.push_back({.text = text,
+    const JsonValue all(merges);
+    const auto not_special = all.value(kNotSpecial, std::set<int32_t>()),
+               normalized = all.value(kNormalized, std::set<int32_t>());
+    all.at(kAdded).each([&](const JsonValue<json>& one) {
+      const auto token = one.at(1).get<int32_t>();
+      pairs.added.push_back({.text = one.at(0).get<std::string>(),
                              .token = token,
                              .special = !not_special.contains(token),
                              .normalized = normalized.contains(token)});
-    }
-    merges.at(kPrefixBlank).get_to(pairs.prefix_blank);
+    });
+    pairs.prefix_blank = all.at(kPrefixBlank).get<bool>();
     return pairs;
   } catch (const json::exception& error) {
-    refuse_texts("vocabulary or merges are damaged", error.what(), "JSON of symbols and merges");
+    refuse_damaged(error);
+  } catch (const JsonError& error) {
+    refuse_damaged(error);
   }
 }
 
@@ -81,7 +90,7 @@ namespace {
 bool same_merges(const std::string& one, const std::string& other) {
   if (one.empty() || other.empty() || one == other) return true;
   const auto numbering = [](const std::string& merges) {
-    json all = json::parse(merges, nullptr, /*allow_exceptions=*/false);
+    json all = json_or_null(merges);
     if (all.is_object()) {
       all.erase(kNotSpecial);
       all.erase(kNormalized);
