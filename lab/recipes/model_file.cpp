@@ -277,6 +277,20 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
         vocabulary_of(refuse, text_of(refuse, metadata, kVocabulary), *texts.description);
 }
 
+/// Both texts say what the network is; of a file that was edited they may say two things.
+void require_same_network(const Refusal& refuse, const std::string& said,
+                          const ModelDescription& model, const Config& run) {
+  const nlohmann::json document = read_json(said);
+  ModelDescription of_run = model;
+  of_run.network = run;
+  for (const auto& [key, value] : network_json(of_run).items()) {
+    const auto found = document.at("network").find(key);
+    if (found != document.at("network").end() && *found != nlohmann::json(value))
+      refuse("its demi.model and its demi.config differ in the network's " + key,
+             fmt::format("{} and {}", found->dump(), value.dump()), "the same in both");
+  }
+}
+
 std::string joined(std::span<const std::string> words) {
   std::size_t bytes = 0;
   for (const std::string& word : words) bytes += word.size() + 1;
@@ -331,6 +345,9 @@ ModelTexts read_model_texts(const std::filesystem::path& path) {
   read_description(refuse, contents.metadata, texts);
   WeightsInfo run = weights_info(contents.metadata, contents.path, !contents.is_file);
   texts.config = std::move(run.config);
+  if (texts.description)
+    require_same_network(refuse, contents.metadata.at("demi.model"), *texts.description,
+                         texts.config);
   texts.precision = run.precision;
   return texts;
 }

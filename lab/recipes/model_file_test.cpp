@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,6 +15,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "demi/core/json.h"
 #include "demi/train/names.h"
 #include "lab/recipes/config_source.h"
 #include "lab/recipes/job.h"
@@ -39,11 +41,26 @@ class ModelFileTest : public ::testing::Test {
   }
   ~ModelFileTest() override { fs::remove_all(folder_); }
 
+  /// The settings of small_mlp(), with the network that demi.model describes.
+  static Config config_of(const checkpoint::Metadata& texts) {
+    Config config = small_mlp();
+    const auto found = texts.find("demi.model");
+    const auto model = found == texts.end() ? nlohmann::json() : json_or_null(found->second);
+    if (!model.is_object() || !model.contains("network") || !model["network"].is_object())
+      return config;
+    for (const auto& [key, value] : model["network"].items()) {
+      std::string name = key == "name" ? "model" : key == "output" ? "model-output" : key;
+      std::ranges::replace(name, '_', '-');
+      if (name == "identity" || value == "lstn") continue;
+      set(config, name, value.is_string() ? value.get<std::string>() : value.dump(), "the test");
+    }
+    return config;
+  }
   /// A file of texts whose tensors do not matter.
   fs::path save(const checkpoint::Metadata& texts, const std::string& name = "m.safetensors") {
     checkpoint::Metadata all = texts;
     all["demi.precision"] = "fp32";
-    all["demi.config"] = to_json(small_mlp());
+    all.emplace("demi.config", to_json(config_of(texts)));
     all["demi.crc32c"];
     checkpoint::save_safetensors(folder_ / name, {{"weight", at::ones({4})}}, all);
     return folder_ / name;
@@ -197,6 +214,42 @@ TEST_F(ModelFileTest, OfPicturesThatNoRunHasIsRefused) {
   EXPECT_THAT(with(3, 32, {}), HasSubstr("seen: 0 and 3 values"));
 }
 
+// Each setting of the network that demi.model has, another one in demi.config.
+TEST_F(ModelFileTest, WhoseTwoTextsDescribeOtherNetworksIsRefused) {
+  const auto compare = [this](const ModelDescription& model, const data::Vocabulary* words) {
+    checkpoint::Metadata texts = model_texts(model, words);
+    const Config same = config_of(texts);
+    EXPECT_EQ(complaint(save(texts)), "no DataError");
+    const nlohmann::json network = read_json(texts.at("demi.model")).at("network");
+    for (const auto& [key, value] : network.items()) {
+      std::string name = key == "name" ? "model" : key;
+      std::ranges::replace(name, '_', '-');
+      const std::string other = key == "name"        ? "vgg19"
+                                : key == "pool"      ? "max"
+                                : key == "block"     ? "llama"
+                                : key == "tied_head" ? "off"
+                                : value.is_boolean() ? (value.get<bool>() ? "false" : "true")
+                                : key == "dropout"   ? "0.25"
+                                : key == "norm_eps"  ? "0.5"
+                                                     : "4096";
+      Config config = same;
+      set(config, name, other, "the test");
+      texts["demi.config"] = to_json(config);
+      EXPECT_THAT(complaint(save(texts)),
+                  AllOf(HasSubstr("differ in the network's " + key),
+                        HasSubstr(value.dump() + " and "), HasSubstr(other)));
+    }
+    return network.size();
+  };
+  const data::Vocabulary vocabulary = many_words(10);
+  EXPECT_EQ(compare(of_texts(10), &vocabulary), 5U);
+  ModelDescription tokens = of_texts(10);
+  tokens.network.model = "gpt";
+  tokens.input = {.kind = data::Kind::tokens};
+  tokens.tokenizer.name = "bytes";
+  EXPECT_EQ(compare(tokens, nullptr), 13U);
+}
+
 // nlohmann's own get() makes 2 of 2.5.
 TEST_F(ModelFileTest, WithNumbersOfAnotherKindIsRefusedWithTheirPlace) {
   const data::Vocabulary vocabulary = many_words(10);
@@ -207,6 +260,7 @@ TEST_F(ModelFileTest, WithNumbersOfAnotherKindIsRefusedWithTheirPlace) {
     texts["demi.model"] = text.replace(text.find(old), old.size(), now);
     return complaint(save(texts));
   };
+  texts["demi.config"] = to_json(config_of(texts));
   EXPECT_THAT(with("\"hidden\":32", "\"hidden\":32.5"), HasSubstr("network.hidden is 32.5"));
   EXPECT_THAT(with("\"hidden\":32", "\"hidden\":32,\"hidden\":32"),
               HasSubstr("network.hidden: the name stands twice"));
