@@ -112,7 +112,7 @@ class Tree:
         if "lab/" in folders:  # the folder's own headers
             folders.remove("lab/")
             folders |= {name for name in self.files if re.fullmatch(r"lab/[^/]+\.h", name)}
-        return folders | {"tests/fixtures/", "benchmarks/peers/"} | self._pages_read(tests)
+        return folders | {"tests/fixtures/", "tests/fuzz/corpus/", "benchmarks/peers/"} | self._pages_read(tests)
 
     def of_test(self, name):
         """What a test reads, as prefixes of paths; conservative where nobody knows."""

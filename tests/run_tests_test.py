@@ -30,6 +30,7 @@ class NoteTest(unittest.TestCase):
             "demi/step/step_test.cpp": '#include "demi/step/step.h"\nread("docs/reference/step.md");', "demi/train/train.cpp": "train",
             "demi/step/other_testing.h": "", "cmake/DemiModule.cmake": "cmake", "CMakeLists.txt": "top", "CMakePresets.json": "{}",
             "tests/fixtures/numbers.json": "1", "tests/unsteady.txt": "# none\nunit.train 2026-01-01 unknown\n", "tests/skips.txt": "",
+            "tests/fuzz/corpus/json/kinds.json": "[]",
             "docs/reference/step.md": "page", "lab/CMakeLists.txt": "", "demi/CMakeLists.txt": "", "lab/data/kind.h": "kind"}.items():
             self.write(name, text)
         subprocess.run(["git", "init", "-q"], cwd=self.root, check=True)
@@ -75,7 +76,8 @@ class NoteTest(unittest.TestCase):
 
     def test_what_the_module_reads_voids_its_note(self):
         for name in ("demi/step/step.cpp", "demi/step/step_test.cpp", "demi/step/other_testing.h", "demi/tensor/dtype.h", "demi/core/error.h",
-                     "cmake/DemiModule.cmake", "CMakeLists.txt", "tests/fixtures/numbers.json", "docs/reference/step.md"):
+                     "cmake/DemiModule.cmake", "CMakeLists.txt", "tests/fixtures/numbers.json", "tests/fuzz/corpus/json/kinds.json",
+                     "docs/reference/step.md"):
             with self.subTest(name):
                 text = (self.root / name).read_text()
                 self.assertFalse(self.is_green_after(lambda: self.write(name, text + "// changed")))

@@ -5,6 +5,9 @@
 #include <string>
 #include <string_view>
 
+#include "demi/core/fuzz_testing.h"
+#include "demi/core/json_fuzz_testing.h"
+
 namespace demi {
 namespace {
 
@@ -117,6 +120,10 @@ TEST(ReadJson, RefusesOrderedObjectsThatTakeForEver) {
   EXPECT_THAT([&] { read_ordered_json(more); },
               ThrowsMessage<JsonError>(HasSubstr("more than 4096 members")));
   EXPECT_EQ(read_json(more).size(), kMostOrderedMembers + 1);
+}
+
+TEST(JsonFuzz, EveryInputIsADocumentOrRefused) {
+  for (const FuzzTarget& target : kFuzzTargets) fuzz(target, 4000);
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <random>
 #include <set>
 
-#include "demi/checkpoint/fuzz_testing.h"
 #include "demi/core/error.h"
+#include "demi/core/memory_file_testing.h"
 #include "demi/imported/fixtures_testing.h"
 #include "demi/imported/python_place.h"
 #include "demi/imported/summary.h"
@@ -17,7 +17,6 @@
 namespace demi::imported {
 namespace {
 
-using checkpoint::MemoryFile;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;

@@ -8,7 +8,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
-#include "demi/checkpoint/fuzz_testing.h"
+#include "demi/core/memory_file_testing.h"
 #include "demi/core/source_dir_testing.h"
 #include "demi/imported/fixtures_testing.h"
 #include "demi/imported/imported_model.h"
@@ -64,7 +64,7 @@ std::string refusal_after(const Change& change) {
   Contents contents = whole;
   contents[model] = program.dump();
   contents[weights] = config.dump();
-  const checkpoint::MemoryFile file(zip_of(contents));
+  const MemoryFile file(zip_of(contents));
   try {
     const ImportedModel taken(file.path());
   } catch (const std::exception& error) {

@@ -10,8 +10,8 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/to_precision.h"
-#include "demi/checkpoint/fuzz_testing.h"
 #include "demi/core/error.h"
+#include "demi/core/memory_file_testing.h"
 #include "demi/imported/fixtures_testing.h"
 #include "demi/imported/summary.h"
 #include "demi/imported/wrapped_number.h"
@@ -217,7 +217,7 @@ TEST(ImportedModel, RecomputesACheckpoint) {
   node["inputs"].erase(node["inputs"].begin(), node["inputs"].begin() + 4);
   node["inputs"].push_back({{"name", "use_reentrant"}, {"arg", {{"as_bool", false}}}});
   contents["models/model.json"] = program.dump();
-  const checkpoint::MemoryFile file(zip_of(contents));
+  const MemoryFile file(zip_of(contents));
   ImportedModel plain(fixture("nested.pt2")), model(file.path());
   const at::Tensor x = tensors_in("nested.safetensors").at("x");
   for (auto* network : {&plain, &model}) (*network)->forward(x).square().sum().backward();
@@ -400,7 +400,7 @@ TEST(ImportedModelDamage, OfAGraphNeverEndsInACrash) {
     std::size_t at = 0;  // a number or name of the graph
     while (std::isalnum(static_cast<unsigned char>(text[at])) == 0) at = random() % text.size();
     text.replace(at, 1, pieces[random() % std::size(pieces)]);
-    const checkpoint::MemoryFile file(zip_of(changed));
+    const MemoryFile file(zip_of(changed));
     try {
       ImportedModel model(file.path());
       ++ran;

@@ -9,8 +9,8 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/autocast/to_precision.h"
-#include "demi/checkpoint/fuzz_testing.h"
 #include "demi/core/error.h"
+#include "demi/core/memory_file_testing.h"
 #include "demi/imported/fixtures_testing.h"
 #include "demi/imported/imported_model.h"
 #include "demi/imported/script_settings.h"
@@ -238,7 +238,7 @@ TEST(Script, IsRefusedWhereItCannotBeTrained) {
 TEST(ScriptDamage, OfACutIsRefused) {
   const std::string whole = read_bytes(fixture("script_traced.pt"));
   for (std::size_t length = 0; length < whole.size(); length += 13) {
-    const checkpoint::MemoryFile file(std::string_view(whole).substr(0, length));
+    const MemoryFile file(std::string_view(whole).substr(0, length));
     EXPECT_THROW(ImportedModel model(file.path()), DataError) << length;
   }
 }
@@ -252,7 +252,7 @@ TEST(ScriptDamage, OfAChecksumIsRefused) {
     compressed += whole[at + 10] != 0 ? 1 : 0;
     std::string damaged = whole;
     damaged[at + 16] = static_cast<char>(damaged[at + 16] ^ 1);
-    const checkpoint::MemoryFile file(damaged);
+    const MemoryFile file(damaged);
     EXPECT_THAT([&] { ImportedModel model(file.path()); },
                 ThrowsMessage<DataError>(HasSubstr("checksum")))
         << entries;
@@ -273,7 +273,7 @@ TEST(ScriptDamage, OfAByteIsRefusedOrHarmless) {
   for (std::size_t at = 0; at < whole.size(); at += 7) {
     std::string damaged = whole;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << (at % 8)));
-    const checkpoint::MemoryFile file(damaged);
+    const MemoryFile file(damaged);
     try {
       EXPECT_TRUE(output(ImportedModel(file.path())).equal(expected)) << "byte " << at;
     } catch (const DataError&) {

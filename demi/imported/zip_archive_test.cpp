@@ -2,14 +2,13 @@
 
 #include <gmock/gmock.h>
 
-#include "demi/checkpoint/fuzz_testing.h"
 #include "demi/core/error.h"
+#include "demi/core/memory_file_testing.h"
 #include "demi/imported/zip_testing.h"
 
 namespace demi::imported {
 namespace {
 
-using checkpoint::MemoryFile;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::Key;

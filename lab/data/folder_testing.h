@@ -9,31 +9,11 @@
 #include <string_view>
 
 #include "demi/core/error.h"
+#include "demi/core/folder_testing.h"
 
 namespace demi::data {
 
-/// For tests: a folder of one's own that goes when the test does.
-class TestFolder {
- public:
-  TestFolder() {
-    std::string pattern = (std::filesystem::temp_directory_path() / "demi-test-XXXXXX").string();
-    path_ = mkdtemp(pattern.data());
-  }
-  ~TestFolder() { std::filesystem::remove_all(path_); }
-  TestFolder(const TestFolder&) = delete;
-  TestFolder& operator=(const TestFolder&) = delete;
-
-  const std::filesystem::path& path() const { return path_; }
-  std::filesystem::path operator/(std::string_view name) const { return path_ / name; }
-
-  void write(std::string_view name, std::string_view content) const {
-    std::filesystem::create_directories((path_ / name).parent_path());
-    std::ofstream(path_ / name, std::ios::binary) << content;
-  }
-
- private:
-  std::filesystem::path path_;
-};
+using demi::TestFolder;
 
 inline std::string contents(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
