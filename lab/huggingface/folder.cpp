@@ -17,7 +17,8 @@ namespace fs = std::filesystem;
 using nlohmann::json;
 
 constexpr auto kConfig = "config.json", kWeights = "model.safetensors",
-               kIndex = "model.safetensors.index.json", kAdapter = "adapter_config.json";
+               kIndex = "model.safetensors.index.json", kAdapter = "adapter_config.json",
+               kAdapterWeights = "adapter_model.safetensors";
 
 bool is_there(const fs::path& path) {
   std::error_code unreadable;
@@ -51,9 +52,9 @@ bool lacks_config(const fs::path& folder) {
          !is_there(folder / "checkpoints") && !is_of_demi(folder / kWeights);
 }
 
-// model.safetensors, its index, or model-00001-of-00002.safetensors.
+// model.safetensors, its index, model-00001-of-00002.safetensors, or an adapter's.
 bool is_name_of_weights(const std::string& name) {
-  return name == kWeights || name == kIndex ||
+  return name == kWeights || name == kIndex || name == kAdapterWeights ||
          (name.starts_with("model-") && name.ends_with(".safetensors"));
 }
 

@@ -344,12 +344,29 @@ TEST_F(Damaged, ShardsThatAreNotThoseOfTheIndexAreRefused) {
   EXPECT_TRUE(folder_of(folder()));
   EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json"), HasSubstr("no such file")));
   copy("gpt2");
-  std::ofstream(folder() / "adapter_config.json") << R"({"peft_type": "LORA"})";
-  EXPECT_TRUE(folder_of(folder()));
-  EXPECT_THAT(refusal(), AllOf(HasSubstr("adapter_config.json"), HasSubstr("merge_and_unload")));
-  fs::remove(folder() / "adapter_config.json");
+  fs::copy_file(source_dir() / "tests/fixtures/git_lfs/pointer", folder() / "config.json",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT(refusal(), AllOf(HasSubstr("config.json"), HasSubstr("git lfs pull")));
+  copy("gpt2");
+  fs::copy_file(source_dir() / "tests/fixtures/git_lfs/pointer", folder() / "model.safetensors",
+                fs::copy_options::overwrite_existing);
+  EXPECT_THAT([&] { read_model(folder()); },
+              testing::ThrowsMessage<DataError>(
+                  AllOf(HasSubstr("model.safetensors"), HasSubstr("git lfs pull"))));
+  copy("gpt2");
   fs::rename(folder() / "model.safetensors", folder() / "pytorch_model.bin");
   EXPECT_THAT(refusal(), AllOf(HasSubstr("pytorch_model.bin"), HasSubstr("save_pretrained")));
+}
+
+// Truth: what peft wrote (tests/fixtures/adapters/make.py, which follows the advice, too).
+TEST(HuggingFaceFolder, OfAnAdapterIsRefusedWithTheWayToAWholeModel) {
+  const fs::path adapter = source_dir() / "tests/fixtures/adapters/peft";
+  for (const fs::path& named : {adapter, adapter / "adapter_model.safetensors"}) {
+    ASSERT_TRUE(folder_of(named)) << named;
+    EXPECT_THAT([&] { read_model(*folder_of(named)); },
+                testing::ThrowsMessage<DataError>(
+                    AllOf(HasSubstr("adapter_config.json"), HasSubstr("merge_and_unload"))));
+  }
 }
 
 TEST(WriteModel, RefusesWhatTransformersHasNot) {
