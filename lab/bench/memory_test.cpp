@@ -154,10 +154,10 @@ void expect_refused(const MemoryBenchOptions& options, const char* words, const 
 
 // A loss of its own, and recomputing, are there for what is not held.
 TEST(Memory, OfATransformerWithoutWhatSavesIt) {
-  constexpr int64_t kRows = 4 * 64, kVocabulary = 8192;
+  constexpr int64_t kRows = 16 * 64, kVocabulary = 8192;
   const auto peak = [](const std::string& recompute, bool whole_logits) {
     MemoryBenchOptions options{.config = recipes::find_recipe("gpt-shakespeare").config,
-                               .input = {4, 64},
+                               .input = {16, 64},
                                .runs = {recipes::parse_run("bf16")},
                                .whole_logits = whole_logits,
                                .vocabulary = kVocabulary};
