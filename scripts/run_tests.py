@@ -14,7 +14,7 @@ network or signal, and those that tests/unsteady.txt lists. A test that fails vo
     --label REGEX    tests with such a label; --exclude REGEX: without one of these
     --tests NAMES    these alone
     --build          builds the programs of the unit tests that have to run, and nothing else
-    --no-notes       takes no note and leaves none (also DEMI_NOTES=off)
+    --no-notes       takes no note and leaves none (also DEMI_NOTES=off; DEMI_NOTES=leave takes none and leaves them, as .ci/full does)
     --slowest N      lists the N test cases that took longest
 
 GoogleTest's cases that were skipped must be in tests/skips.txt for this class of machine. DEMI_LOT, a number, draws the lot (printed).
@@ -39,7 +39,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # What every result depends on. Files that only say how a test is started or noted are among them.
 BUILD_FILES = ("CMakeLists.txt", "CMakePresets.json", "cmake/", "scripts/", "demi/CMakeLists.txt", "lab/CMakeLists.txt", "demi/core/")
 NEVER_NOTED = {"rank", "network", "signal", "gpu"}
-SETTINGS = re.compile(r"^(DEMI_(?!CACHE$|NOTES$|JOBS$|LOT$|CI_MINUTES$)|ATEN_|ONEDNN_|MKL_|OMP_|GOMP_|CCACHE_RECACHE|ASAN_|TSAN_|UBSAN_|LSAN_|GTEST_FILTER)")
+SETTINGS = re.compile(r"^(DEMI_(?!CACHE$|NOTES$|JOBS$|LOT$|CI_MINUTES$)|ATEN_|ONEDNN_|MKL_|OMP_|GOMP_|ASAN_|TSAN_|UBSAN_|LSAN_|GTEST_FILTER)")
 DAYS = 30
 
 
@@ -168,6 +168,7 @@ def facts_of_the_machine(build):
 class Notes:
     def __init__(self, tree, facts, enabled):
         self.tree, self.facts, self.enabled = tree, facts, enabled
+        self.are_taken = os.environ.get("DEMI_NOTES") != "leave"
         self.folder = cache_dir() / "notes"
         self.unsteady = {line.split()[0] for line in (ROOT / "tests/unsteady.txt").read_text().splitlines() if line.strip() and not line.startswith("#")}
         if enabled:
@@ -197,7 +198,7 @@ class Notes:
         return self.enabled and not NEVER_NOTED & set(test["labels"]) and test["name"] not in self.unsteady
 
     def is_green(self, test):
-        return self.may_be_noted(test) and self.file_of(test).exists()
+        return self.are_taken and self.may_be_noted(test) and self.file_of(test).exists()
 
     def passed(self, test, seconds):
         if not self.may_be_noted(test):

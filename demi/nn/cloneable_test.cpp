@@ -44,7 +44,7 @@ TEST(CloneOfABlock, HasItsWeightsAsAMemberOfACloneable) {
   const auto x = torch::randn({2, 3, 16});
   EXPECT_TRUE(torch::equal(owner->forward(x), Owner(copy)->forward(x)));
   for (const auto& item : owner->named_parameters()) {
-    const auto& own = copy->named_parameters()[item.key()];
+    const torch::Tensor own = copy->named_parameters()[item.key()];
     EXPECT_TRUE(torch::equal(own, item.value())) << item.key();
     EXPECT_FALSE(own.is_alias_of(item.value())) << item.key();
   }

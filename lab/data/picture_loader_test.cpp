@@ -179,9 +179,6 @@ TEST_F(PictureLoaderTest, OptionsOutOfRangeAreRefused) {
 }
 
 TEST_F(PictureLoaderTest, MakesTheSameBatchInInferenceMode) {
-#ifdef __SANITIZE_THREAD__
-  GTEST_SKIP() << "TSan does not see where a parallel region of GCC's OpenMP begins and ends";
-#endif
   const int threads = at::get_num_threads();
   at::set_num_threads(3);
   const PictureLoader pictures = loader(plain(28));
