@@ -246,9 +246,7 @@ void SettingAndCommand::generate() {
   EXPECT_EQ(answer(words).at("samples").at(0).at("tokens").size(), 3);
 }
 
-void SettingAndCommand::inspect() {
-  answer({"inspect", folder_of("run")});
-}
+void SettingAndCommand::inspect() { answer({"inspect", folder_of("run")}); }
 
 void SettingAndCommand::export_it() {
   const std::string target = folder_ / "exported";

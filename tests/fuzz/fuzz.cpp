@@ -1,5 +1,5 @@
-// For libFuzzer (scripts/fuzz.sh): one reader of a module, which $DEMI_FUZZ_TARGET names. DEMI_FUZZ_HEADER is the module's
-// fuzz_testing.h, DEMI_FUZZ_NAMESPACE its namespace.
+// For libFuzzer (scripts/fuzz.sh): one reader of a module, which $DEMI_FUZZ_TARGET names.
+// DEMI_FUZZ_HEADER is the module's fuzz_testing.h, DEMI_FUZZ_NAMESPACE its namespace.
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
