@@ -182,6 +182,7 @@ double Dimension::flops() const {
 
 Batch batch_of(const recipes::Config& config, int64_t batch_size) {
   Batch batch{.examples = batch_size};
+  if (config.data.empty()) return batch;  // a file's alone
   const data::Kind kind = data::data_set(config.data).kind;
   if (kind == data::Kind::tokens) batch.tokens = config.context;
   if (kind == data::Kind::texts) batch.words = std::max<int64_t>(config.max_length, 1);

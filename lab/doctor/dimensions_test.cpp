@@ -78,18 +78,18 @@ TEST(Dimensions, RowsAreTheTokensOfTheBatch) {
   EXPECT_EQ(texts.dimensions[0].flops(), 3 * 2.0 * 256 * 16 * 100 * 4 * 64);
 }
 
-// Tokens of 12 x 1024 rows; the character model's 65 tokens are no multiple of 8.
-TEST(Dimensions, OfARecipeAreThoseOfItsTokens) {
-  const recipes::Config& config = recipes::find_recipe("char-gpt").config;
+TEST(Dimensions, ABatchOfARecipeHasItsTokens) {
+  const recipes::Config& config = recipes::find_recipe("gpt2").config;
   const Batch batch = batch_of(config, config.batch_size);
-  EXPECT_EQ(batch.tokens, config.context);
+  EXPECT_EQ(batch.examples, 16);
+  EXPECT_EQ(batch.tokens, 1024);
   EXPECT_EQ(batch.words, 1);
-  const recipes::Config& texts = recipes::find_recipe("imdb-lstm").config;
-  EXPECT_EQ(batch_of(texts, 32).words, std::max<int64_t>(texts.max_length, 1));
+  recipes::Config texts = recipes::find_recipe("imdb-lstm").config;
+  EXPECT_EQ(batch_of(texts, 32).words, 1) << "of any length";
+  texts.max_length = 256;
+  EXPECT_EQ(batch_of(texts, 32).words, 256);
   EXPECT_EQ(batch_of(texts, 32).tokens, 1);
   EXPECT_EQ(batch_of(texts, 32).examples, 32);
-  for (const Dimension& one : check_recipe("char-gpt").dimensions)
-    EXPECT_EQ(one.m, config.batch_size * config.context) << one.module;
 }
 
 // NVIDIA's guide of mixed precision: since cuDNN 7.3 channels need no multiples of 8.
