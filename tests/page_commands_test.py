@@ -39,6 +39,7 @@ LEFT_OUT = {
     "docker run": "needs Docker",
     "#!/bin/bash\n#SBATCH": "needs Slurm",
     "demi train gpt-shakespeare --mp --depth 6": "takes minutes: ten million parameters, 20 epochs",
+    "demi train gpt2 --from gpt2/": "needs GPT-2's weights: a step of 16,384 tokens has no whole number of the stand-in's 12",
     "demi bench model --width": "takes minutes: products of 4096 x 4096 in two precisions, timed",
     "demi compare cifar10-resnet18 --steps 200": "takes an hour: 600 steps of a ResNet-18",
 }
@@ -66,7 +67,9 @@ SMALL_MLP = {"IN": "64", "OUT": "64"}
 def settings_of(command):
     """What the environment says for a command: a setting without an effect in its run would be refused."""
     settings = dict(SHORTER)
-    for pattern, more in ((r"train gpt", SMALL_GPT), (r"train folder|--data folder", SMALL_PICTURES), (r" mlp\b", SMALL_MLP)):
+    for pattern, more in ((r"train gpt", SMALL_GPT), (r"train folder|--data folder", SMALL_PICTURES), (r" mlp\b", SMALL_MLP),
+                          (r"(train|compare|profile|recipe) .*net\.pt2", {"MODEL_OUTPUT": "logits"}),  # of the stand-in's two
+                          (r"--from resnet50", {"WARMUP_EPOCHS": "0"})):
         settings |= more if re.search(pattern, command) else {}
     return {f"DEMI_{name}": value for name, value in settings.items()}
 
