@@ -283,9 +283,11 @@ void require_same_network(const Refusal& refuse, const std::string& said,
   const nlohmann::json document = read_json(said);
   ModelDescription of_run = model;
   of_run.network = run;
-  for (const auto& [key, value] : network_json(of_run).items()) {
-    const auto found = document.at("network").find(key);
-    if (found != document.at("network").end() && *found != nlohmann::json(value))
+  const Json expected = network_json(of_run);
+  const nlohmann::json& network = document.at("network");
+  for (const auto& [key, value] : expected.items()) {
+    const auto found = network.find(key);
+    if (found != network.end() && *found != nlohmann::json(value))
       refuse("its demi.model and its demi.config differ in the network's " + key,
              fmt::format("{} and {}", found->dump(), value.dump()), "the same in both");
   }
