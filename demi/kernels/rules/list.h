@@ -1,10 +1,11 @@
 // The update rules, one a line, in the order in which help and tables show them. A rule NAME is the
 // files demi/kernels/rules/NAME.h and demi/optim/NAME.{h,cpp}; docs/guide/add_optimizer.md adds
 // one. No #pragma once: whoever includes this defines which of a rule's files DEMI_RULE(NAME) is,
-// by DEMI_RULE_TEXT.
+// by DEMI_RULE_TEXT. Without that it is empty, as where each public header is compiled by itself.
 #define DEMI_RULE_QUOTED(file) #file
 #define DEMI_RULE_TEXT(file) DEMI_RULE_QUOTED(file)
 
+#ifdef DEMI_RULE
 #include DEMI_RULE(sgd)
 #include DEMI_RULE(adam)
 #include DEMI_RULE(adamw)
@@ -17,6 +18,7 @@
 // More of such lines, outside of the tree: -DDEMI_MORE_RULES='"FILE"'.
 #ifdef DEMI_MORE_RULES
 #include DEMI_MORE_RULES
+#endif
 #endif
 
 #undef DEMI_RULE_TEXT
