@@ -41,6 +41,14 @@ class ModelFileTest : public ::testing::Test {
   }
   ~ModelFileTest() override { fs::remove_all(folder_); }
 
+  /// The setting of a member of demi.model's network.
+  static std::string setting_of(std::string key) {
+    if (key == "name") return "model";
+    if (key == "output") return "model-output";
+    if (key == "layers") return "depth";
+    std::ranges::replace(key, '_', '-');
+    return key;
+  }
   /// The settings of small_mlp(), with the network that demi.model describes.
   static Config config_of(const checkpoint::Metadata& texts) {
     Config config = small_mlp();
@@ -49,8 +57,7 @@ class ModelFileTest : public ::testing::Test {
     if (!model.is_object() || !model.contains("network") || !model["network"].is_object())
       return config;
     for (const auto& [key, value] : model["network"].items()) {
-      std::string name = key == "name" ? "model" : key == "output" ? "model-output" : key;
-      std::ranges::replace(name, '_', '-');
+      const std::string name = setting_of(key);
       if (name == "identity" || value == "lstn") continue;
       set(config, name, value.is_string() ? value.get<std::string>() : value.dump(), "the test");
     }
@@ -60,7 +67,7 @@ class ModelFileTest : public ::testing::Test {
   fs::path save(const checkpoint::Metadata& texts, const std::string& name = "m.safetensors") {
     checkpoint::Metadata all = texts;
     all["demi.precision"] = "fp32";
-    all.emplace("demi.config", to_json(config_of(texts)));
+    if (!texts.contains("demi.config")) all["demi.config"] = to_json(config_of(texts));
     all["demi.crc32c"];
     checkpoint::save_safetensors(folder_ / name, {{"weight", at::ones({4})}}, all);
     return folder_ / name;
@@ -222,8 +229,7 @@ TEST_F(ModelFileTest, WhoseTwoTextsDescribeOtherNetworksIsRefused) {
     EXPECT_EQ(complaint(save(texts)), "no DataError");
     const nlohmann::json network = read_json(texts.at("demi.model")).at("network");
     for (const auto& [key, value] : network.items()) {
-      std::string name = key == "name" ? "model" : key;
-      std::ranges::replace(name, '_', '-');
+      const std::string name = setting_of(key);
       const std::string other = key == "name"        ? "vgg19"
                                 : key == "pool"      ? "max"
                                 : key == "block"     ? "llama"
@@ -231,7 +237,7 @@ TEST_F(ModelFileTest, WhoseTwoTextsDescribeOtherNetworksIsRefused) {
                                 : value.is_boolean() ? (value.get<bool>() ? "false" : "true")
                                 : key == "dropout"   ? "0.25"
                                 : key == "norm_eps"  ? "0.5"
-                                                     : "4096";
+                                                     : "24";
       Config config = same;
       set(config, name, other, "the test");
       texts["demi.config"] = to_json(config);
