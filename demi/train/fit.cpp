@@ -688,7 +688,7 @@ void Fit::warn_of_lost_mean() {
     if (lost++ == 0) first = step.step;
   }
   TORCH_WARN("[train.Trainer] the mean loss of epoch ", epoch.epoch, " is ",
-             std::isnan(epoch.loss) ? std::string("NaN") : std::to_string(epoch.loss),
+             std::isnan(epoch.loss) ? std::string("nan") : std::to_string(epoch.loss),
              ": so is the loss of ", lost, " of its ", has_all ? "" : "last ", steps,
              " steps, first in step ", first, "; look for NaN and Inf in the examples of that step",
              options_.gradient_penalty > 0 ? ", or for a gradient penalty that overflows" : "");
