@@ -58,8 +58,9 @@ TEST_F(Cli, HelpIsWrapped) {
     }
   const std::string options = run({"train", "--help"}, in_columns("80")).out;
   EXPECT_THAT(options,
-              HasSubstr("  --threads INT                     CPU: threads of one operation; 0:\n"
-                        "                                    LibTorch's choice [0]\n"));
+              HasSubstr("  --threads INT                     CPU: threads of one operation; 0: "
+                        "LibTorch's\n"
+                        "                                    choice [0]\n"));
 }
 
 TEST_F(Cli, ErrorsAreWrappedOnATerminalAndOneLineInAFile) {
@@ -507,7 +508,8 @@ TEST_F(Cli, ASweepKeepsTheRowsBeforeAValueThatFails) {
   Words words{"compare", "gpt-shakespeare", "--data", "text", "--tokenizer", "bytes"};
   words.insert(words.end(), {"--depth", "1", "--heads", "1", "--embedding", "8", "--context", "8",
                              "--batch-size", "2", "--tokens-per-step", "16", "--eval-every", "1",
-                             "--epochs", "1", "--sweep", "train-file=" + good + "," + gone});
+                             "--epochs", "1", "--train-file", good, "--sweep",
+                             "train-file=" + good + "," + gone});
   const Outcome text = run(words);
   EXPECT_EQ(text.code, 3) << text.err;
   EXPECT_THAT(text.err, HasSubstr(gone));
