@@ -18,7 +18,7 @@ case "$1 ${2:-}" in
   "-m pip")
     echo called >>"$CALLS"
     [ -z "${PIP_FAILS:-}" ] || { echo "ERROR: no such version" >&2 && exit 1; }
-    sleep "${PIP_SECONDS:-0}"
+    until [ -z "${PIP_WAITS_FOR:-}" ] || [ -e "$PIP_WAITS_FOR" ]; do sleep 0.02; done
     ;;
 esac
 END_OF_PYTHON
@@ -85,13 +85,15 @@ make 0 0 "$one"
 
 # Two at once.
 rm -r "$DEMI_CACHE"
-PIP_SECONDS=1 "$one/benchmarks/peers/make_env.sh" >"$work/path" 2>/dev/null &
+CALLS=$work/calls_of_the_first PIP_WAITS_FOR=$work/go "$one/benchmarks/peers/make_env.sh" >"$work/path" 2>/dev/null &
+first_of_two=$!
 until compgen -G "$DEMI_CACHE/peer_env-*/pyvenv.cfg" >/dev/null; do sleep 0.02; done
 cp "$one"/benchmarks/peers/requirements.txt "$two/benchmarks/peers"
 make 77 0 "$two" --if-ready
+{ until grep -qs waiting "$work/said"; do sleep 0.02; done && touch "$work/go"; } &
 make 0 0 "$two"
 says "waiting for another process that makes"
-wait $!
+wait "$first_of_two"
 [ "$(<"$work/path")" = "$python" ] || failed "two at once have two environments"
 
 # A folder of one's own: made once, and refused if it is something else.
