@@ -248,7 +248,8 @@ def main():
             totals = [a + b for a, b in zip(totals, counts)]
             used |= of_page
     ran, left_out, failed = totals
-    stale = [] if sys.argv[4:] else [entry for entry in (*LEFT_OUT, *MEANT, *(BEFORE if kind == "program" else ())) if entry not in used]
+    reads_all = not sys.argv[4:] and kind == "program"
+    stale = [entry for entry in (*LEFT_OUT, *MEANT, *BEFORE) if reads_all and entry not in used]
     for entry in stale:
         print(f"no page has a command for this entry of {Path(__file__).name}: {shlex.quote(entry)}")
     print(f"{ran} commands ran, {failed} failed, {left_out} were left out, {len(stale)} entries are stale")
