@@ -9,6 +9,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
+os.environ.pop("DEMI_NOTES", None)  # as .ci/full sets it
 SOURCE = Path(sys.argv.pop(1)).resolve()
 
 
