@@ -506,10 +506,12 @@ TEST_F(Cli, ASweepKeepsTheRowsBeforeAValueThatFails) {
   const std::string good = (folder_ / "good.txt").string(), gone = (folder_ / "gone.txt").string();
   for (int i = 0; i < 200; ++i) std::ofstream(good, std::ios::app) << "to be or not to be\n";
   Words words{"compare", "gpt-shakespeare", "--data", "text", "--tokenizer", "bytes"};
-  words.insert(words.end(), {"--depth", "1", "--heads", "1", "--embedding", "8", "--context", "8",
-                             "--batch-size", "2", "--tokens-per-step", "16", "--eval-every", "1",
-                             "--epochs", "1", "--train-file", good, "--sweep",
-                             "train-file=" + good + "," + gone});
+  words.insert(words.end(),
+               {"--depth",      "1",  "--heads",           "1",
+                "--embedding",  "8",  "--context",         "8",
+                "--batch-size", "2",  "--tokens-per-step", "16",
+                "--eval-every", "1",  "--epochs",          "1",
+                "--train-file", good, "--sweep",           "train-file=" + good + "," + gone});
   const Outcome text = run(words);
   EXPECT_EQ(text.code, 3) << text.err;
   EXPECT_THAT(text.err, HasSubstr(gone));
