@@ -215,7 +215,7 @@ recipes::Config SettingOptions::resolve(const recipes::Recipe& recipe) const {
   const std::vector<recipes::Assignment> all = given();
   recipes::Config config = start_of(recipe, all);
   note_ignored();
-  for (const recipes::Assignment& a : all) recipes::set(config, a.name, a.text, a.source);
+  recipes::set_all(config, all);
   recipes::check(config);
   check_effects(config, all);
   return config;

@@ -116,7 +116,7 @@ Start new_run(const StartWords& words, const SettingOptions& settings) {
   if (recipe.empty()) which_recipe(words);
   recipes::Config config =
       SettingOptions::start_of(recipes::find_recipe(recipe), given, !from.empty());
-  for (const recipes::Assignment& a : given) recipes::set(config, a.name, a.text, a.source);
+  recipes::set_all(config, given);
   recipes::check(config);
   settings.check_effects(config, given);
   settings.note_ignored();

@@ -184,10 +184,7 @@ def make_project(folder, page, wheel):
 def run(command, folder, environment):
     """(exit code, what it said)."""
     words = re.sub("|".join(rf"\b{word}\b" for word in MEANT), lambda found: MEANT[found[0]], command)
-    variables = environment | settings_of(words)
-    if "runs/train-net-001" in words:  # of a folder of pictures, and DEMI_DATA_DIR would be another one
-        variables.pop("DEMI_DATA_DIR", None)
-    done = subprocess.run(["bash", "-c", words], cwd=folder, env=variables, text=True, encoding="utf-8", errors="replace",
+    done = subprocess.run(["bash", "-c", words], cwd=folder, env=environment | settings_of(words), text=True, encoding="utf-8", errors="replace",
                           stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, check=False)
     return done.returncode, done.stdout
 

@@ -12,6 +12,7 @@
 #include "demi/core/json.h"
 #include "demi/core/json_value.h"
 #include "demi/core/nearest.h"
+#include "lab/data/data_sets.h"
 
 namespace demi::recipes {
 namespace {
@@ -156,6 +157,16 @@ std::vector<Assignment> read_environment() {
       result.push_back({setting.name, text, variable});
   }
   return result;
+}
+
+bool gives_way_to_own_folder(const Assignment& assignment, const Config& config) {
+  return assignment.source == "DEMI_DATA_DIR" && !config.data.empty() && !config.data_dir.empty() &&
+         data::data_set(config.data).layout == data::Layout::picture_folder;
+}
+
+void set_all(Config& config, std::span<const Assignment> given) {
+  for (const Assignment& a : given)
+    if (!gives_way_to_own_folder(a, config)) set(config, a.name, a.text, a.source);
 }
 
 std::string to_json(const Config& config) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,6 +19,13 @@ struct Assignment {
   /// A file has values for all settings, and asks for none of them.
   bool is_of_file() const { return !source.starts_with("--") && !source.starts_with("DEMI_"); }
 };
+
+/// Whether the assignment is $DEMI_DATA_DIR, the folder of all data sets, and the config has a
+/// folder of pictures of its own, which counts.
+DEMI_API bool gives_way_to_own_folder(const Assignment& assignment, const Config& config);
+
+/// Sets what is given, the later the stronger, but for what gives way. Throws UsageError.
+DEMI_API void set_all(Config& config, std::span<const Assignment> given);
 
 /// What a comparison's config.json says of its runs; nothing of another file.
 struct ComparedRuns {

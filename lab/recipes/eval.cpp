@@ -118,7 +118,10 @@ void find_data(Config& config, const fs::path& weights, const EvalOptions& optio
   const bool is_published = !config.data.empty() && data::data_set(config.data).is_published();
   if (is_published && is_base_name(config.data_dir) && !is_there(config.data_dir))
     config.data_dir.clear();  // where such sets are on this machine
-  if (!data_dir.empty()) {
+  const bool is_of_environment = options.data_dir.empty();
+  const bool has_own = is_of_environment && is_there(config.data_dir) &&
+                       gives_way_to_own_folder({"data-dir", data_dir, "DEMI_DATA_DIR"}, config);
+  if (!data_dir.empty() && !has_own) {
     config.data_dir = data_dir;
     look_in(data_dir, config.train_file);
     if (options.test_file.empty()) look_in(data_dir, config.test_file);

@@ -240,6 +240,7 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
                       const std::filesystem::path& run) {
   Config config = begun;
   for (const Assignment& a : that_count(given)) {
+    if (gives_way_to_own_folder(a, begun)) continue;
     const Setting& setting = setting_of(a.name);
     Config asked = config;
     setting.set(asked, a.text, a.source);

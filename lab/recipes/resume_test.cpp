@@ -49,6 +49,29 @@ TEST(Resume, NamesTheSettingWithItsOldAndItsNewValue) {
   EXPECT_EQ(refusal({{"lr", "0.5", "DEMI_LR"}, {"lr", "0.001", "--lr"}}), "") << "the last counts";
 }
 
+TEST(Resume, AFolderOfPicturesStaysTheRunsBesideThatOfTheDataSets) {
+  const std::vector<Assignment> sets{{"data-dir", "/sets", "DEMI_DATA_DIR"}};
+  Config pictures = begun();
+  pictures.data = "folder";
+  pictures.data_dir = "/pictures";
+  EXPECT_EQ(resumed(sets, pictures).data_dir, "/pictures");
+  EXPECT_EQ(resumed({{"data-dir", "/moved", "--data-dir"}}, pictures).data_dir, "/moved");
+  pictures.data = "cifar10";
+  EXPECT_EQ(resumed(sets, pictures).data_dir, "/sets");
+}
+
+TEST(SetAll, AFolderOfPicturesThatAFileNamesCountsBeforeThatOfTheDataSets) {
+  const auto folder_of = [](const std::string& data) {
+    Config config;
+    set_all(config, std::vector<Assignment>{{"data", data, "data in config.json"},
+                                            {"data-dir", "/file", "data_dir in config.json"},
+                                            {"data-dir", "/sets", "DEMI_DATA_DIR"}});
+    return config.data_dir;
+  };
+  EXPECT_EQ(folder_of("folder"), "/file");
+  EXPECT_EQ(folder_of("cifar10"), "/sets");
+}
+
 // What decides the bits: everything that is not named here.
 TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
   const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
