@@ -6,6 +6,7 @@
 #   - a public header (PUBLIC of demi_module, or that of an update rule) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
 #   - only the files that scripts/layers.txt names call nlohmann's parser, so that other people's JSON passes demi::read_json, which
 #     counts depth and size and refuses names that stand twice; what demi has just written (parse(to_json(...))) is free;
+#   - headers that include CUDA's, which most machines lack, are included by CUDA's own files and tests/libtorch_replicas.h alone;
 #   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
 #     everything that is added there is opened somewhere.
 set -euo pipefail
@@ -24,6 +25,9 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' $files | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
   grep -HE '(json|Json)::(sax_)?(parse|accept)\(|>> *[a-z]*json' $files |
     sed -E 's/parse\(([a-z_]+::)?to_json\(//g' | grep -E '(parse|accept)\(|>>' | sed -E 's/^([^:]*):.*/parses \1/' | sort -u || true
+  grep -rE '^ *# *include *<((c10|ATen|torch/csrc)/cuda|cuda|nccl|torch/nn/parallel/|torch/csrc/autograd/functions/comm)' \
+    --include='*.h' --include='*.cpp' $(ls -d demi lab cli tests examples benchmarks 2>/dev/null) |
+    grep -vE '^(demi/distributed/nccl/plugin.cpp|tests/libtorch_replicas.h):' | sed -E 's/^([^:]*):[^<"]*[<"]([^>"]*).*/cuda \1 \2/' || true
   awk '  # of each block that holds more than forward declarations: its file and its namespace
     $1 == "namespace" && $2 ~ /^demi(:|$)/ { opened = $2; next }
     opened == "" || /^$/ || /^(class|struct) [A-Za-z]+;$/ { next }
@@ -76,6 +80,7 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
     if (!($2 in may_parse)) complain($2 " calls the parser of nlohmann: other people'"'"'s JSON is read by demi::read_json")
     parses[$2] = 1
   }
+  $1 == "cuda" { complain($2 " includes " $3 ", which includes CUDA'"'"'s headers: a machine without them could not build it") }
   $1 == "include" {
     from = module($2)
     if ($3 ~ /^(fmt|nlohmann)\//) {

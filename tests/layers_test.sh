@@ -62,6 +62,12 @@ file cli/reader.cpp 'namespace demi::cli {\nauto a = Json::accept(text), b = jso
 refuses "cli/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
 file demi/house/reader.cpp 'namespace demi::house {\nvoid f() { file >> json; }\n}'
 refuses "demi/house/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
+for header in c10/cuda/CUDAStream.h cuda_runtime_api.h torch/nn/parallel/data_parallel.h; do
+  file demi/house/house_test.cpp "#include <$header>"
+  refuses "demi/house/house_test.cpp includes $header, which includes CUDA's headers: a machine without them could not build it"
+done
+file demi/house/house_test.cpp '#include <torch/cuda.h>'
+check 0
 file lab/house/own.cpp 'namespace demi::house {\nauto a = nlohmann::ordered_json::parse(to_json(b)), c = json::parse(house::to_json(b));\n}'
 file demi/house/reader_test.cpp 'namespace demi::house {\nauto a = json::parse(text);\n}'
 check 0

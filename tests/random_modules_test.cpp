@@ -5,7 +5,6 @@
 //
 //   DEMI_RANDOM_CALLS=3000 DEMI_RANDOM_SEED=7 training_tests --gtest_filter=RandomModules.*
 #include <gtest/gtest.h>
-#include <torch/nn/parallel/data_parallel.h>
 #include <torch/torch.h>
 
 #include <cstdlib>
@@ -22,6 +21,7 @@
 #include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"
 #include "demi/nn/transformer_block.h"
+#include "tests/libtorch_replicas.h"
 
 namespace demi::nn {
 namespace {
@@ -399,9 +399,7 @@ class Episode {
     one->eval(), other->eval();
     if (has_double()) return;
     const Tensor x = torch::randn({4, 3, kWidth});
-    const std::vector<torch::Device> devices{torch::kCPU, torch::kCPU};
-    auto all = torch::nn::parallel::replicate(one.ptr(), devices);
-    const auto got = torch::nn::parallel::parallel_apply(all, x.chunk(2), devices);
+    const auto got = outputs_of_replicas(one.ptr(), x.chunk(2));
     for (std::size_t i = 0; i < got.size(); ++i)
       if (!torch::allclose(got[i], other->forward(x.chunk(2)[i]), 1e-4, 1e-5)) tell("a replica");
   }
