@@ -12,6 +12,7 @@
 #include <memory>
 
 #include "demi/core/error.h"
+#include "lab/data/certificates.h"
 #include "lab/data/md5.h"
 
 namespace demi::data {
@@ -68,6 +69,12 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
        .advice = "run the command again when the network is there: it resumes where it stopped"});
 }
 
+// Its own file, which lies where the system that it was built on keeps certificates.
+fs::path trusted_by_libcurl() {
+  const char* built_in = curl_version_info(CURLVERSION_NOW)->cainfo;
+  return certificate_file(built_in ? built_in : "");
+}
+
 /// One request for what is missing. Returns the HTTP status (0 for file:).
 long request(const Transfer& transfer, std::FILE* out, CURLcode& code, std::string& message) {
   const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
@@ -78,6 +85,8 @@ long request(const Transfer& transfer, std::FILE* out, CURLcode& code, std::stri
   curl_easy_setopt(curl.get(), CURLOPT_FAILONERROR, 1L);
   curl_easy_setopt(curl.get(), CURLOPT_FOLLOWLOCATION, 1L);
   curl_easy_setopt(curl.get(), CURLOPT_NOSIGNAL, 1L);
+  if (const fs::path trusted = trusted_by_libcurl(); !trusted.empty())
+    curl_easy_setopt(curl.get(), CURLOPT_CAINFO, trusted.c_str());
   curl_easy_setopt(curl.get(), CURLOPT_CONNECTTIMEOUT, 30L);
   curl_easy_setopt(curl.get(), CURLOPT_LOW_SPEED_LIMIT,
                    1L);  // a line that is silent for a minute is broken
