@@ -7,10 +7,13 @@ Exit code 77 without these packages. Tensors are those that transformers saved; 
 tokenizer the same numbers.
 """
 import json
+import os
 import subprocess
 import sys
 import tempfile
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from threading import Thread
 
 try:
     import torch
@@ -89,7 +92,60 @@ def same_special_tokens(work):
         assert mine.decode(numbers) == line and mine.decode(numbers, skip_special_tokens=True) == theirs.decode(numbers, skip_special_tokens=True)
 
 
+class Hub(BaseHTTPRequestHandler):
+    """What huggingface_hub asks a hub for: a revision's files, then each file's tag and content."""
+    revision, files = "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", sorted(path.name for path in (MODELS / "gpt2").iterdir())
+
+    def do_HEAD(self):
+        self.answer(False)
+
+    def do_GET(self):
+        self.answer(True)
+
+    def answer(self, with_body):
+        name = self.path.split("?")[0].rsplit("/", 1)[1]
+        headers = {"Content-Type": "application/json"}
+        if self.path.startswith("/api/models/"):
+            about = {"id": "someone/small", "modelId": "someone/small", "sha": self.revision, "private": False, "tags": [], "downloads": 0,
+                     "likes": 0, "siblings": [{"rfilename": file} for file in self.files]}
+            body = json.dumps(about if "/tree/" not in self.path else
+                              [{"type": "file", "path": file, "size": (MODELS / "gpt2" / file).stat().st_size, "oid": f"{at:040x}"}
+                               for at, file in enumerate(self.files)]).encode()
+        else:
+            body = (MODELS / "gpt2" / name).read_bytes()
+            headers = {"ETag": f'"{self.files.index(name):040x}"', "X-Repo-Commit": self.revision}
+        self.send_response(200)
+        for header, value in {**headers, "Content-Length": len(body)}.items():
+            self.send_header(header, str(value))
+        self.end_headers()
+        if with_body:
+            self.wfile.write(body)
+
+    def log_message(self, *_):
+        pass
+
+
+def from_the_hubs_cache(work):
+    """The cache that huggingface_hub writes: its folder of a model, a snapshot, and a file in it mean that model."""
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
+    Thread(target=server.serve_forever, daemon=True).start()
+    fetch = ("import sys; from huggingface_hub import snapshot_download; "
+             "print(snapshot_download('someone/small', cache_dir=sys.argv[1]))")
+    done = subprocess.run([sys.executable, "-c", fetch, str(work / "hub")], capture_output=True, text=True, check=False,
+                          env={**os.environ, "HF_ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HF_HUB_OFFLINE": "0",
+                               "HF_HOME": str(work / "home"), "HF_HUB_DISABLE_XET": "1", "no_proxy": "127.0.0.1"})
+    server.shutdown()
+    assert done.returncode == 0, done.stderr
+    snapshot = Path(done.stdout.split()[-1])
+    assert (snapshot / "model.safetensors").is_symlink(), "the hub's cache has another form"
+    words = ("--prompt-tokens", "7,1,200", "--length", "9", "--temperature", "0", "--json")
+    wanted = load_file(MODELS / "gpt2" / "answers.safetensors")["greedy"].tolist()
+    for named in (work / "hub" / "models--someone--small", snapshot, snapshot / "model.safetensors"):
+        assert json.loads(run("generate", named, *words))["samples"][0]["tokens"] == wanted, named
+
+
 with tempfile.TemporaryDirectory() as folder:
+    from_the_hubs_cache(Path(folder))
     same_tensors(Path(folder))
     same_text(Path(folder))
     same_special_tokens(Path(folder))

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <fstream>
 #include <set>
 #include <system_error>
 #include <utility>
@@ -90,9 +91,20 @@ fs::path beside(const fs::path& index, const std::string& name) {
   return file;
 }
 
+// "models--gpt2", where Python's huggingface_hub keeps what it fetched: the files that main named
+// when they were. Any other folder stays what it is.
+fs::path snapshot_of(const fs::path& folder) {
+  std::string revision;
+  std::ifstream(folder / "refs" / "main") >> revision;
+  const fs::path snapshot = folder / "snapshots" / revision;
+  const bool is_name = !revision.empty() && fs::path(revision).filename() == revision;
+  return is_name && is_there(snapshot) ? snapshot : folder;
+}
+
 }  // namespace
 
-std::optional<fs::path> folder_of(const fs::path& path) {
+std::optional<fs::path> folder_of(const fs::path& named) {
+  const fs::path path = snapshot_of(named);
   std::error_code unreadable;
   if (fs::is_directory(path, unreadable))
     return is_model(path) || lacks_config(path) ? std::optional(path) : std::nullopt;

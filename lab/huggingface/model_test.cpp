@@ -136,6 +136,31 @@ TEST(HuggingFaceFolder, IsToldFromOthers) {
   EXPECT_FALSE(folder_of(folder.path() / "model.safetensors"));
 }
 
+// tests/huggingface_test.py has a cache that huggingface_hub wrote.
+TEST(HuggingFaceFolder, MeansTheSnapshotOfMainInAHubsCache) {
+  const TemporaryFolder cache;
+  const fs::path model = cache.path() / "models--someone--small", blobs = model / "blobs";
+  fs::create_directories(blobs);
+  for (const char* revision : {"0f1e", "a9b8"}) {
+    fs::create_directories(model / "snapshots" / revision);
+    for (const char* file : {"config.json", "model.safetensors"}) {
+      const std::string blob = std::string(revision) + file;
+      fs::copy_file(kModels / "gpt2" / file, blobs / blob);
+      fs::create_symlink(fs::path("../../blobs") / blob, model / "snapshots" / revision / file);
+    }
+  }
+  EXPECT_FALSE(folder_of(model)) << "none of two";
+  fs::create_directories(model / "refs");
+  std::ofstream(model / "refs/main") << "a9b8";
+  EXPECT_EQ(folder_of(model), model / "snapshots/a9b8");
+  EXPECT_EQ(read_model(*folder_of(model)).options.heads,
+            read_model(kModels / "gpt2").options.heads);
+  EXPECT_EQ(folder_of(model / "snapshots/0f1e"), model / "snapshots/0f1e");
+  EXPECT_EQ(folder_of(model / "snapshots/0f1e/model.safetensors"), model / "snapshots/0f1e");
+  std::ofstream(model / "refs/main") << "../..";
+  EXPECT_FALSE(folder_of(model)) << "a name that leads out of the folder";
+}
+
 TEST(HuggingFaceFolder, GivesTheTokenizerBesideIt) {
   const Description without = read_description(kModels / "llama");
   EXPECT_EQ(without.tokenizer.name, "");
