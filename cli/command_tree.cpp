@@ -4,7 +4,7 @@ namespace demi::cli {
 namespace {
 
 OptionInfo info_of(const CLI::Option& option) {
-  OptionInfo info{.help = option.get_description(), .group = option.get_group()};
+  OptionInfo info{.help = option.get_description(), .group = group_of(option)};
   for (const std::string& name : option.get_snames()) info.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) info.names.push_back("--" + name);
   const bool is_flag = option.get_items_expected_max() == 0;
@@ -36,6 +36,16 @@ std::string CommandInfo::name() const {
   std::string text;
   for (const std::string& part : path) text += (text.empty() ? "" : " ") + part;
   return text;
+}
+
+std::string group_of(const CLI::Option& option) {
+  const std::string group = option.get_group();
+  return group == "OPTIONS" ? "Options" : group;
+}
+
+std::string full_name(const CLI::App& command) {
+  const CLI::App* parent = command.get_parent();
+  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
 }
 
 CommandInfo command_tree(const CLI::App& app) {

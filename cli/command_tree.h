@@ -24,6 +24,13 @@ struct CommandInfo {
   std::string name() const;  // the path, by blanks
 };
 
+/// "demi bench recipe": its name behind those of the commands above it.
+std::string full_name(const CLI::App& command);
+
+/// The head that --help shows an option under: "Options", in each version of CLI11, if none was
+/// named; empty if the option is hidden.
+std::string group_of(const CLI::Option& option);
+
 /// Of the whole program, from any of its commands. Hidden options are left out.
 CommandInfo command_tree(const CLI::App& app);
 

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/command_tree.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
@@ -15,15 +16,12 @@ void require_one_of(CLI::App& app) {
     for (const CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; })) {
       names.push_back(command->get_name());
     }
-    std::string path = app.get_name();
-    for (const CLI::App* above = app.get_parent(); above; above = above->get_parent())
-      path = above->get_name() + " " + path;
     const std::string first =
         app.get_parent() ? "" : "a first training, in seconds: demi train mlp --mp --steps 10; ";
-    throw UsageError(
-        {.where = app.get_name(),
-         .what = "a command is missing",
-         .advice = first + "what each does: " + path + " --help; " + did_you_mean("", names)});
+    throw UsageError({.where = app.get_name(),
+                      .what = "a command is missing",
+                      .advice = first + "what each does: " + full_name(app) + " --help; " +
+                                did_you_mean("", names)});
   });
 }
 

@@ -216,10 +216,12 @@ void add_completion(CLI::App& app) {
   const auto shell = std::make_shared<std::string>();
   command->add_option("SHELL", *shell, "bash, zsh or fish")->required();
   command->footer(
-      "For one session:  source <(demi completion bash)\n"
-      "For good:         demi completion bash > ~/.local/share/bash-completion/completions/demi\n"
-      "                  demi completion zsh > \"${fpath[1]}/_demi\"\n"
-      "                  demi completion fish > ~/.config/fish/completions/demi.fish\n"
+      "For one session:\n"
+      "  source <(demi completion bash)\n"
+      "For good, one of:\n"
+      "  demi completion bash > ~/.local/share/bash-completion/completions/demi\n"
+      "  demi completion zsh > \"${fpath[1]}/_demi\"\n"
+      "  demi completion fish > ~/.config/fish/completions/demi.fish\n"
       "cmake --install puts all three where the shells look.");
   command->callback([&app, shell] { print_completion(app, *shell); });
 }

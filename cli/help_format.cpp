@@ -1,7 +1,12 @@
 #include "cli/help_format.h"
 
-#include <sstream>
+#include <fmt/format.h>
 
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "cli/command_tree.h"
 #include "lab/report/wrap.h"
 
 namespace demi::cli {
@@ -9,7 +14,7 @@ namespace {
 
 constexpr std::size_t kNames = 36;
 
-// "--limit INT=64", "RECIPE TEXT": as CLI11 2.1 writes it, which later versions do not.
+// "--limit INT=64", "RECIPE TEXT": of a flag "--json".
 std::string names_of(const CLI::Option& option, bool is_positional) {
   std::string text = option.get_name(is_positional, /*all_options=*/!is_positional);
   if (option.get_type_size() == 0) return text;  // a flag
@@ -23,6 +28,25 @@ std::string names_of(const CLI::Option& option, bool is_positional) {
   return text;
 }
 
+// "RECIPE", "[FILE...]".
+std::string usage_of(const CLI::Option& positional) {
+  std::string text = positional.get_name(/*positional=*/true);
+  if (positional.get_expected_max() >= CLI::detail::expected_max_vector_size)
+    text += "...";
+  else if (positional.get_expected_max() > 1)
+    text += fmt::format("({}x)", positional.get_expected_max());
+  return positional.get_required() ? text : "[" + text + "]";
+}
+
+struct Group {
+  std::string name, lines;
+};
+
+Group& named(std::vector<Group>& groups, const std::string& name) {
+  const auto at = std::ranges::find(groups, name, &Group::name);
+  return at != groups.end() ? *at : groups.emplace_back(Group{name});
+}
+
 }  // namespace
 
 std::string HelpFormat::entry(std::string names, const std::string& text) const {
@@ -34,20 +58,26 @@ std::string HelpFormat::entry(std::string names, const std::string& text) const 
   return names + std::string(kNames - used, ' ') + report::wrapped(text, kNames, width_);
 }
 
-std::string HelpFormat::make_option(const CLI::Option* option, bool is_positional) const {
-  return entry(names_of(*option, is_positional), option->get_description());
-}
-
-std::string HelpFormat::make_subcommand(const CLI::App* command) const {
-  return entry(command->get_name(), command->get_description());
-}
-
-std::string HelpFormat::make_description(const CLI::App* app) const {
-  return paragraphs(app->get_description());
-}
-
-std::string HelpFormat::make_footer(const CLI::App* app) const {
-  return paragraphs(app->get_footer());
+std::string HelpFormat::make_help(const CLI::App* app, std::string name,
+                                  CLI::AppFormatMode /*mode*/) const {
+  std::string usage = "Usage: " + name + " [OPTIONS]";
+  std::vector<Group> groups{{"Positionals"}};
+  for (const CLI::Option* option : app->get_options()) {
+    const bool is_positional = option->get_positional();
+    const std::string line = entry(names_of(*option, is_positional), option->get_description());
+    if (is_positional) usage += " " + usage_of(*option);
+    if (!option->get_group().empty())
+      named(groups, is_positional ? "Positionals" : group_of(*option)).lines += line;
+  }
+  const auto commands = app->get_subcommands([](const CLI::App*) { return true; });
+  for (const CLI::App* command : commands)
+    named(groups, "Subcommands").lines += entry(command->get_name(), command->get_description());
+  if (!commands.empty())
+    usage += app->get_require_subcommand_min() == 0 ? " [SUBCOMMAND]" : " SUBCOMMAND";
+  std::string text = paragraphs(app->get_description()) + usage + "\n";
+  for (const Group& group : groups)
+    if (!group.lines.empty()) text += "\n" + group.name + ":\n" + group.lines;
+  return text + "\n" + paragraphs(app->get_footer());
 }
 
 std::string HelpFormat::paragraphs(const std::string& text) const {

@@ -13,10 +13,8 @@ class HelpFormat : public CLI::Formatter {
  public:
   explicit HelpFormat(std::size_t width) : width_(width) {}
 
-  std::string make_description(const CLI::App* app) const override;
-  std::string make_option(const CLI::Option* option, bool is_positional) const override;
-  std::string make_subcommand(const CLI::App* command) const override;
-  std::string make_footer(const CLI::App* app) const override;
+  std::string make_help(const CLI::App* app, std::string name,
+                        CLI::AppFormatMode mode) const override;
 
  private:
   std::string entry(std::string names, const std::string& text) const;

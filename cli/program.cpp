@@ -11,6 +11,7 @@
 #include <string_view>
 #include <vector>
 
+#include "cli/command_tree.h"
 #include "cli/commands.h"
 #include "cli/exit_code.h"
 #include "cli/help_format.h"
@@ -119,11 +120,6 @@ std::string unexpected(const CLI::App& command, const std::string& word) {
   std::string known;
   for (const std::string& one : commands) known += (known.empty() ? "" : ", ") + one;
   return text + "; known: " + known;
-}
-
-std::string full_name(const CLI::App& command) {
-  const CLI::App* parent = command.get_parent();
-  return parent ? full_name(*parent) + " " + command.get_name() : command.get_name();
 }
 
 // The command that was being parsed when it went wrong: the deepest one that was named.

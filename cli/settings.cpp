@@ -6,6 +6,7 @@
 #include <iterator>
 #include <utility>
 
+#include "cli/command_tree.h"
 #include "cli/output.h"
 #include "demi/tensor/device.h"
 #include "lab/recipes/devices.h"
@@ -190,7 +191,7 @@ std::vector<recipes::Assignment> SettingOptions::given() const {
 
 void SettingOptions::note_ignored() const {
   for (const std::string& source : std::exchange(ignored_, {}))
-    note(source + " has no effect on demi " + command_->get_name() +
+    note(source + " has no effect on " + full_name(*command_) +
          (command_->get_option_no_throw("--runs") ? ": --runs names precisions and scales"
                                                   : ", which has no such option"));
 }
@@ -223,7 +224,12 @@ recipes::Config SettingOptions::resolve(const recipes::Recipe& recipe) const {
 
 void SettingOptions::check_effects(recipes::Config config,
                                    const std::vector<recipes::Assignment>& given) const {
-  if (without_.contains("precision")) config.precision = "mixed";  // each run has its own
+  if (without_.contains("precision")) {
+    config.precision = "mixed";  // each run has its own
+  } else if (config.precision == "mixed") {
+    const c10::Device device = pick_device(recipes::device_of_rank(config, 0));
+    config.precision = train::mixed_precision_of(device.type()).name;
+  }
   recipes::check_effects(config, given);
 }
 

@@ -654,6 +654,7 @@ TEST_F(Cli, ASettingThatDoesNothingHereIsRefused) {
                              {"--label-smoothing", "0.1"},
                              {"--schedule-epochs", "3"},
                              {"--init-scale", "8"},
+                             {"--mp", "--init-scale", "8", "--device", "cpu"},
                              {"--early-stopping", "1"},
                              {"--fp32-part", "layers.0", "--precision", "bf16-true"},
                              {"--limit", "4", "--overfit-batches", "1"}}) {

@@ -30,7 +30,7 @@ struct Need {
 using data::Kind;
 using data::Layout;
 
-// A dynamic scale moves. "mixed" is not known before the device is.
+// A dynamic scale moves. "mixed" stands for several runs, or for a device that is not known.
 bool has_moving_scale(const Facts& f) {
   const Config& c = f.config;
   if (c.precision == "mixed") return true;
