@@ -5,8 +5,9 @@
 //     ...
 //     ```
 //
-// holds one command and its output: demi's, or that of a program in examples/, whose warnings are
-// the machine's and left out. DEMI_WRITE_DOCS=1 writes the outputs anew.
+// holds one command and its output: demi's, or that of a program in examples/, whose path in the
+// build may stand before it, and whose warnings are the machine's and left out. DEMI_WRITE_DOCS=1
+// writes the outputs anew.
 #include <gtest/gtest.h>
 
 #include <cctype>
@@ -88,7 +89,10 @@ class Pages : public Cli {
     const std::string program = words.front();
     words.erase(words.begin());
     const auto in_utf8 = [] { setenv("LC_ALL", "C.UTF-8", /*overwrite=*/1); };
-    if (program != "demi") return run(words, in_utf8, (examples_ / program).string()).out;
+    if (program != "demi") {
+      const auto name = std::filesystem::path(program).filename();
+      return run(words, in_utf8, (examples_ / name).string()).out;
+    }
     const Outcome outcome = run(words, in_utf8);
     return outcome.out + outcome.err;
   }
@@ -106,6 +110,11 @@ TEST_F(Pages, Doctor) { expect_outputs("reference/doctor.md", 3); }
 TEST_F(Pages, Profiler) { expect_outputs("reference/profiler.md", 4); }
 
 TEST_F(Pages, Concepts) { expect_outputs("guide/concepts.md", 2); }
+
+TEST_F(Pages, Readme) {
+  if (!std::filesystem::exists(examples_ / "loss_scaling")) GTEST_SKIP() << "no examples are built";
+  expect_outputs("../README.md", 1);
+}
 
 TEST_F(Pages, Pitfalls) {
   if (!std::filesystem::exists(examples_ / "pitfalls")) GTEST_SKIP() << "no examples are built";

@@ -15,10 +15,10 @@
 namespace demi::huggingface {
 
 /// The folder that `named` means: itself, the one that a file with a name of these is in, or, of a
-/// folder "models--NAME" in the cache of Python's huggingface_hub, the snapshot of its main. Nothing
-/// if it is none: config.json must name a model_type or architectures, or there must be an index or
-/// an adapter; a folder of model.safetensors alone is one that lacks config.json. A folder of demi's
-/// has neither, and a file of demi's says so in its metadata.
+/// folder "models--NAME" in the cache of Python's huggingface_hub, the snapshot of its main.
+/// Nothing if it is none: config.json must name a model_type or architectures, or there must be an
+/// index or an adapter; a folder of model.safetensors alone is one that lacks config.json. A folder
+/// of demi's has neither, and a file of demi's says so in its metadata.
 DEMI_API std::optional<std::filesystem::path> folder_of(const std::filesystem::path& named);
 
 /// Throws DataError for a folder of an adapter (peft's), which is no model by itself.
