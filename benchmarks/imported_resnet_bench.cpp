@@ -25,16 +25,16 @@
 #include "demi/imported/imported_model.h"
 #include "demi/profile/memory.h"
 #include "lab/models/registry.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr int kSteps = 20, kStepsOfRound = 2;
 
-demi::train::Network network_in_cpp(const demi::recipes::Config& config) {
+demi::train::Network network_in_cpp(const demi::settings::Config& config) {
   return demi::models::make_model(config.model, {.channels = 3, .size = 32, .classes = 10},
                                   static_cast<std::uint64_t>(config.seed));
 }
@@ -50,7 +50,7 @@ demi::train::Network network_of(const char* file) {
 }
 
 void save_weights(const char* file) {
-  const auto network = network_in_cpp(demi::recipes::find_recipe("cifar10-resnet50").config);
+  const auto network = network_in_cpp(demi::settings::find_recipe("cifar10-resnet50").config);
   demi::checkpoint::NamedTensors tensors;
   for (const auto& item : network.module->named_parameters())
     tensors[item.key()] = item.value().detach();
@@ -60,9 +60,9 @@ void save_weights(const char* file) {
 
 /// One network in training.
 struct Run {
-  Run(const char* title, demi::train::Network made, const demi::recipes::Resolved& run)
+  Run(const char* title, demi::train::Network made, const demi::settings::Resolved& run)
       : name(title), network(std::move(made)) {
-    optimizer = demi::recipes::make_optimizer(run, network);
+    optimizer = demi::settings::make_optimizer(run, network);
     network.module->train();
   }
 
@@ -113,12 +113,12 @@ bool have_equal_losses(Run& a, Run& b, const demi::data::Loader& data) {
 int train(const char* file, const char* data_dir, int batch, int rounds) {
   demi::keep_memory();
   demi::profile::count_cpu_memory();
-  demi::recipes::Config config = demi::recipes::find_recipe("cifar10-resnet50").config;
+  demi::settings::Config config = demi::settings::find_recipe("cifar10-resnet50").config;
   config.data_dir = data_dir;
   config.batch_size = batch;
   config.precision = "fp32";
-  const demi::recipes::Resolved run = demi::recipes::resolve(config);
-  const demi::recipes::Workload workload = demi::recipes::load_workload(config, c10::kCPU);
+  const demi::settings::Resolved run = demi::settings::resolve(config);
+  const demi::workload::Workload workload = demi::workload::load_workload(config, c10::kCPU);
   Run cpp("C++", network_in_cpp(config), run), imported("imported", network_of(file), run);
   if (!have_equal_losses(imported, cpp, *workload.train)) return 1;
   for (int round = 0; round < rounds; ++round)

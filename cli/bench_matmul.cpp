@@ -13,9 +13,9 @@
 #include "demi/tensor/device.h"
 #include "lab/bench/layer_products.h"
 #include "lab/bench/matmul.h"
-#include "lab/recipes/machine_json.h"
 #include "lab/report/format.h"
 #include "lab/report/html_page.h"
+#include "lab/results/machine_json.h"
 
 namespace demi::cli {
 namespace {
@@ -65,7 +65,7 @@ nlohmann::ordered_json matmul_json(const MatmulArguments& a,
   json["peak_tflops"] = result.peak_tflops;
   json["copy_gb_per_s"] = result.copy_gb_per_s;
   json["iterations"] = a.bench.iterations;
-  json["machine"] = recipes::json_of(result.machine);
+  json["machine"] = results::json_of(result.machine);
   return json;
 }
 
@@ -156,7 +156,7 @@ nlohmann::ordered_json layers_json(const std::vector<bench::LayerProductsRow>& r
                               {"speedup", row.speedup()},
                               {"libtorch_over_demi", row.libtorch_over_demi()},
                               {"error", row.error}});
-  json["machine"] = recipes::json_of(machine);
+  json["machine"] = results::json_of(machine);
   return json;
 }
 

@@ -16,11 +16,11 @@
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "lab/bench/memory.h"
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/effects.h"
-#include "lab/recipes/machine_json.h"
-#include "lab/recipes/recipe.h"
 #include "lab/report/format.h"
+#include "lab/results/machine_json.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/effects.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {
@@ -37,12 +37,12 @@ struct MemoryArguments {
 };
 
 // A recipe, or the first one that trains the model of that name.
-const recipes::Recipe& recipe_or_model(const std::string& name) {
-  const auto all = recipes::recipes();
-  if (std::ranges::find(all, name, &recipes::Recipe::name) == all.end())
-    for (const recipes::Recipe& recipe : all)
+const settings::Recipe& recipe_or_model(const std::string& name) {
+  const auto all = settings::recipes();
+  if (std::ranges::find(all, name, &settings::Recipe::name) == all.end())
+    for (const settings::Recipe& recipe : all)
       if (recipe.config.model == name) return recipe;
-  return recipes::find_recipe(name);
+  return settings::find_recipe(name);
 }
 
 std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
@@ -77,7 +77,7 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
       {"forward", a.bench.forward},
       {"recompute", a.bench.config.recompute},
       {"whole_logits", a.bench.whole_logits},
-      {"accumulate", a.bench.forward ? 1 : recipes::batches_of_step(a.bench.config)},
+      {"accumulate", a.bench.forward ? 1 : settings::batches_of_step(a.bench.config)},
       {"parameters", result.parameters}};
   json["runs"] = nlohmann::ordered_json::array();
   for (const bench::MemoryRow& row : result.rows)
@@ -90,7 +90,7 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
                             {"peak", kinds_json(row.peak)},
                             {"predicted", kinds_json(row.predicted)},
                             {"current", kinds_json(row.current)}});
-  json["machine"] = recipes::json_of(result.machine);
+  json["machine"] = results::json_of(result.machine);
   return json;
 }
 
@@ -152,7 +152,7 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
 
 void bench_memory(MemoryArguments& a) {
   const c10::Device device = pick_device(a.device);
-  a.bench.config = recipes::config_of(recipe_or_model(a.model), {.on_gpu = device.is_cuda()});
+  a.bench.config = settings::config_of(recipe_or_model(a.model), {.on_gpu = device.is_cuda()});
   for (const auto& [name, why] :
        {std::pair("accumulate", "a forward pass accumulates no gradients"),
         std::pair("recompute", "a forward pass keeps nothing to recompute")})
@@ -162,13 +162,13 @@ void bench_memory(MemoryArguments& a) {
                         .seen = "--forward",
                         .accepted = "one of the two",
                         .advice = "leave --forward out to measure training steps"});
-  std::vector<recipes::Assignment> given;
+  std::vector<settings::Assignment> given;
   for (const auto& [name, value] : a.settings) {
-    recipes::set(a.bench.config, name, value, "--" + name);
+    settings::set(a.bench.config, name, value, "--" + name);
     given.push_back({name, value, "--" + name});
   }
-  recipes::check_effects(a.bench.config, given);
-  if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
+  settings::check_effects(a.bench.config, given);
+  if (!a.runs.empty()) a.bench.runs = settings::parse_runs(a.runs);
   a.bench.on_part = PartProgress();
   const bench::MemoryBenchResult result = bench::bench_memory(a.bench, device);
   show_measurement(a.output, memory_table(a, result), memory_json(a, result),
@@ -202,8 +202,8 @@ void add_bench_memory(CLI::App& bench) {
                       "Runs to compare with fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");
   for (const char* name : kOfRecipe) {
-    const recipes::Setting& setting =
-        *std::ranges::find(recipes::settings(), name, &recipes::Setting::name);
+    const settings::Setting& setting =
+        *std::ranges::find(settings::all_settings(), name, &settings::Setting::name);
     command
         ->add_option_function<std::string>(
             std::string("--") + name,

@@ -11,8 +11,8 @@
 #include "demi/tensor/device.h"
 #include "lab/bench/model.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/machine_json.h"
 #include "lab/report/format.h"
+#include "lab/results/machine_json.h"
 
 namespace demi::cli {
 namespace {
@@ -52,7 +52,7 @@ nlohmann::ordered_json model_json(const ModelArguments& a, const bench::ModelBen
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
-  json["machine"] = recipes::json_of(result.rows.front().result.machine);
+  json["machine"] = results::json_of(result.rows.front().result.machine);
   return json;
 }
 
@@ -85,7 +85,7 @@ report::Table model_table(const ModelArguments& a, const bench::ModelBenchResult
 }
 
 void bench_model(ModelArguments& a) {
-  if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
+  if (!a.runs.empty()) a.bench.runs = settings::parse_runs(a.runs);
   const c10::Device device = pick_device(a.device);
   note_slow_precisions(a.bench.runs, device);
   a.bench.on_part = PartProgress();

@@ -11,10 +11,10 @@
 #include "demi/tensor/device.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/machine_json.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/report/format.h"
+#include "lab/results/machine_json.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::cli {
 namespace {
@@ -51,7 +51,7 @@ nlohmann::ordered_json recipe_json(const RecipeArguments& a,
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
-  json["machine"] = recipes::json_of(result.machine);
+  json["machine"] = results::json_of(result.machine);
   return json;
 }
 
@@ -79,12 +79,12 @@ report::Table recipe_table(const RecipeArguments& a, const bench::RecipeBenchRes
 }
 
 void bench_recipe(RecipeArguments& a) {
-  a.bench.config = a.settings.resolve(recipes::find_recipe(a.recipe));
-  if (!a.runs.empty()) a.bench.runs = recipes::parse_runs(a.runs);
+  a.bench.config = a.settings.resolve(settings::find_recipe(a.recipe));
+  if (!a.runs.empty()) a.bench.runs = settings::parse_runs(a.runs);
   const c10::Device device = pick_device(a.bench.config.device);
-  recipes::backends_of(a.bench.config).set();
+  settings::backends_of(a.bench.config).set();
   note_slow_precisions(a.bench.runs, device);
-  a.bench.before = [](const recipes::Workload& workload) { show_network(workload.about); };
+  a.bench.before = [](const workload::Workload& workload) { show_network(workload.about); };
   a.bench.on_part = PartProgress();
   const bench::RecipeBenchResult result = bench::bench_recipe(a.bench, device);
   show_measurement(a.output, recipe_table(a, result), recipe_json(a, result), recipe_again(a));

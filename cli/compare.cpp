@@ -13,12 +13,12 @@
 #include "cli/session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
-#include "lab/recipes/compare_report.h"
-#include "lab/recipes/layers_report.h"
-#include "lab/recipes/published.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/sweep.h"
 #include "lab/recipes/what_if.h"
+#include "lab/results/compare_report.h"
+#include "lab/results/layers_report.h"
+#include "lab/results/published.h"
+#include "lab/results/sweep.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {
@@ -95,16 +95,16 @@ std::string totals(const recipes::Comparison& c) {
 
 // Published figures, with those of this comparison next to them where they can be compared.
 report::Table published_table(const recipes::Comparison& result) {
-  return recipes::published_beside(result).value_or(recipes::published_of(result.recipe).table);
+  return results::published_beside(result).value_or(results::published_of(result.recipe).table);
 }
 
 void show(const recipes::Comparison& result, const CompareArguments& a) {
-  if (!a.output.is_json() && recipes::find_recipe(result.recipe).prints_totals)
+  if (!a.output.is_json() && settings::find_recipe(result.recipe).prints_totals)
     Output::print_lines(totals(result));
-  std::vector<report::Table> tables{recipes::to_table(result)};
+  std::vector<report::Table> tables{results::to_table(result)};
   if (a.published) tables.push_back(published_table(result));
   for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
-  a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(result)));
+  a.output.show(tables, nlohmann::ordered_json::parse(results::to_json(result)));
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -114,30 +114,30 @@ std::string joined(const std::vector<std::string>& words) {
 }
 
 // Those named, as an option or in a comparison's file.
-std::vector<recipes::RunSpec> named_runs(const CompareArguments& a) {
-  if (!a.runs.empty()) return recipes::parse_runs(a.runs);
-  const recipes::ComparedRuns of_file = a.settings.of_file().runs;
-  return of_file.is_comparison && !of_file.runs.empty() ? recipes::parse_runs(joined(of_file.runs))
-                                                        : std::vector<recipes::RunSpec>();
+std::vector<settings::RunSpec> named_runs(const CompareArguments& a) {
+  if (!a.runs.empty()) return settings::parse_runs(a.runs);
+  const settings::ComparedRuns of_file = a.settings.of_file().runs;
+  return of_file.is_comparison && !of_file.runs.empty() ? settings::parse_runs(joined(of_file.runs))
+                                                        : std::vector<settings::RunSpec>();
 }
 
-std::vector<std::string> labels_of(const std::vector<recipes::RunSpec>& runs) {
+std::vector<std::string> labels_of(const std::vector<settings::RunSpec>& runs) {
   std::vector<std::string> labels;
-  for (const recipes::RunSpec& run : runs) labels.push_back(run.label);
+  for (const settings::RunSpec& run : runs) labels.push_back(run.label);
   return labels;
 }
 
 // Those named, those of the recipe, or those of the resumed comparison, which must be the same.
-std::vector<recipes::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
+std::vector<settings::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
   if (!start.record) {
-    const std::vector<recipes::RunSpec> named = named_runs(a);
-    const std::string& of_recipe = recipes::find_recipe(start.recipe).runs;
-    return named.empty() && !of_recipe.empty() ? recipes::parse_runs(of_recipe) : named;
+    const std::vector<settings::RunSpec> named = named_runs(a);
+    const std::string& of_recipe = settings::find_recipe(start.recipe).runs;
+    return named.empty() && !of_recipe.empty() ? settings::parse_runs(of_recipe) : named;
   }
   const std::string begun = joined(start.record->runs);
-  std::vector<recipes::RunSpec> runs = recipes::parse_runs(begun);
+  std::vector<settings::RunSpec> runs = settings::parse_runs(begun);
   if (a.runs.empty()) return runs;
-  if (labels_of(recipes::parse_runs(a.runs)) != labels_of(runs))
+  if (labels_of(settings::parse_runs(a.runs)) != labels_of(runs))
     throw UsageError({.where = "--runs",
                       .what = "other runs than those of " + start.folder.string(),
                       .seen = a.runs,
@@ -163,7 +163,7 @@ void say_what_is_next(const fs::path& folder) {
 }
 
 recipes::Comparison compare_one(const CompareArguments& a, Start start) {
-  const std::vector<recipes::RunSpec> runs = runs_of(a, start);
+  const std::vector<settings::RunSpec> runs = runs_of(a, start);
   const int64_t begun_with =
       start.record ? start.record->turn_steps : a.settings.of_file().runs.turn_steps;
   Session session(std::move(start));
@@ -188,19 +188,19 @@ void compare_layers(const CompareArguments& a, const Start& start) {
          .what = "no run is trained that could be resumed, be swept, take turns or have ranks",
          .advice = "leave out --resume, --sweep, --published, --interleave and --ranks; --from RUN "
                    "compares the layers of a run's weights"});
-  std::vector<recipes::RunSpec> runs = runs_of(a, start);
+  std::vector<settings::RunSpec> runs = runs_of(a, start);
   Session session(start);
   if (runs.empty()) runs = recipes::default_runs(session.device());
-  const recipes::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
-  a.output.show(recipes::to_tables(report),
-                nlohmann::ordered_json::parse(recipes::to_json(report)));
+  const results::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
+  a.output.show(results::to_tables(report),
+                nlohmann::ordered_json::parse(results::to_json(report)));
   session.finish(report);
 }
 
 void show_published(const Output& output) {
   std::vector<report::Table> tables;
-  for (const recipes::Published& one : recipes::published()) tables.push_back(one.table);
-  output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(recipes::published())));
+  for (const results::Published& one : results::published()) tables.push_back(one.table);
+  output.show(tables, nlohmann::ordered_json::parse(results::to_json(results::published())));
 }
 
 void compare_each(const CompareArguments& a, const Start& start) {
@@ -210,17 +210,17 @@ void compare_each(const CompareArguments& a, const Start& start) {
          .what = "a sweep makes a comparison for each value, and only one can be resumed",
          .seen = a.sweep,
          .advice = "leave out --sweep, or --resume"});
-  const recipes::Sweep sweep = recipes::parse_sweep(a.sweep, start.config);
+  const results::Sweep sweep = results::parse_sweep(a.sweep, start.config);
   std::vector<recipes::Comparison> results;
   const auto show_results = [&] {
-    std::vector<report::Table> tables{recipes::to_table(sweep, results)};
-    if (a.published) tables.push_back(recipes::published_of(start.recipe).table);
-    a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(sweep, results)));
+    std::vector<report::Table> tables{results::to_table(sweep, results)};
+    if (a.published) tables.push_back(results::published_of(start.recipe).table);
+    a.output.show(tables, nlohmann::ordered_json::parse(results::to_json(sweep, results)));
   };
   for (const std::string& value : sweep.values) {
     Start one = start;
-    recipes::set(one.config, sweep.setting, value, "--sweep");
-    for (const recipes::Setting& setting : recipes::settings())
+    settings::set(one.config, sweep.setting, value, "--sweep");
+    for (const settings::Setting& setting : settings::all_settings())
       if (setting.name == sweep.setting) one.line += option_text(setting, setting.get(one.config));
     try {
       results.push_back(compare_one(a, std::move(one)));
@@ -245,7 +245,7 @@ void compare_all(const CompareArguments& a) {
                               a.settings);
   if (!a.layers.empty()) return compare_layers(a, start);
   if (run_as_ranks(start.command, start.config)) return;
-  if (a.published) recipes::published_of(start.recipe);  // refused before anything is trained
+  if (a.published) results::published_of(start.recipe);  // refused before anything is trained
   if (!a.sweep.empty()) return compare_each(a, start);
   require_success("compare", compare_one(a, std::move(start)));
 }

@@ -11,7 +11,7 @@
 #include "cli/command_tree.h"
 #include "cli/commands.h"
 #include "demi/core/error.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {
@@ -33,7 +33,7 @@ constexpr Values kUsual[] = {
 std::string values_of(const std::string& name) {
   for (const Values& usual : kUsual)
     if (name == usual.option) return usual.words;
-  for (const recipes::Setting& setting : recipes::settings())
+  for (const settings::Setting& setting : settings::all_settings())
     if (name == "--" + setting.name) return fmt::format("{}", fmt::join(setting.accepted, " "));
   return "";
 }
@@ -53,7 +53,7 @@ std::vector<std::string> words_of(const CommandInfo& command) {
   for (const CommandInfo& below : command.commands) words.push_back(below.path.back());
   for (const OptionInfo& argument : command.arguments) {
     if (argument.names.front() == "RECIPE")
-      for (const recipes::Recipe& recipe : recipes::recipes()) words.push_back(recipe.name);
+      for (const settings::Recipe& recipe : settings::recipes()) words.push_back(recipe.name);
     std::istringstream known(values_of(argument.names.front()));
     for (std::string word; known >> word;) words.push_back(word);
   }

@@ -8,8 +8,8 @@
 #include "cli/commands.h"
 #include "cli/output.h"
 #include "demi/core/error.h"
-#include "lab/recipes/huggingface_file.h"
 #include "lab/report/format.h"
+#include "lab/workload/huggingface_file.h"
 
 namespace demi::cli {
 namespace {
@@ -42,7 +42,7 @@ int64_t shard_bytes_of(double gigabytes) {
 }
 
 void export_model(const ExportArguments& a) {
-  const recipes::Exported result = recipes::export_huggingface(
+  const workload::Exported result = workload::export_huggingface(
       a.file, a.folder,
       {.dtype = dtype_of(a.dtype), .shard_bytes = shard_bytes_of(a.shard_gigabytes)});
   for (const std::string& one : result.notes) note(one);

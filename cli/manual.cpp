@@ -9,7 +9,7 @@
 
 #include "cli/command_tree.h"
 #include "cli/commands.h"
-#include "lab/recipes/config.h"
+#include "lab/settings/config.h"
 
 namespace demi::cli {
 namespace {
@@ -46,8 +46,8 @@ std::string entry_of(const OptionInfo& option) {
 }
 
 // The setting that the option sets; null: an option of the command's own.
-const recipes::Setting* setting_of(const OptionInfo& option) {
-  for (const recipes::Setting& setting : recipes::settings()) {
+const settings::Setting* setting_of(const OptionInfo& option) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     const std::string& name = option.names.front();
     if (option.group == setting.group &&
         (name == "--" + setting.name || name == "--no-" + setting.name))
@@ -60,10 +60,10 @@ const recipes::Setting* setting_of(const OptionInfo& option) {
 std::string settings_of(const CommandInfo& command) {
   std::set<std::string> has;
   for (const OptionInfo& option : command.options)
-    if (const recipes::Setting* setting = setting_of(option)) has.insert(setting->name);
+    if (const settings::Setting* setting = setting_of(option)) has.insert(setting->name);
   if (has.empty()) return "";
   std::vector<std::string> without;
-  for (const recipes::Setting& setting : recipes::settings())
+  for (const settings::Setting& setting : settings::all_settings())
     if (!has.contains(setting.name)) without.push_back("\\fB" + roff("--" + setting.name) + "\\fR");
   return fmt::format(".PP\nAnd the options of SETTINGS{}.\n",
                      without.empty() ? "" : fmt::format(", without {}", fmt::join(without, ", ")));
@@ -82,9 +82,9 @@ std::string settings_section() {
   std::string text =
       ".SH SETTINGS\nOf a run, for the commands that say so. In brackets: what a setting is where "
       "recipe, file, environment and options say nothing.\n";
-  const recipes::Config by_default;
+  const settings::Config by_default;
   std::string group;
-  for (const recipes::Setting& setting : recipes::settings()) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     if (setting.group != group) text += fmt::format(".SS {}\n", roff(group = setting.group));
     OptionInfo option{.names = {"--" + setting.name}, .type = setting.type, .help = setting.help};
     if (setting.is_flag) option.names.push_back("--no-" + setting.name);

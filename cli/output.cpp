@@ -95,10 +95,10 @@ void note(std::string_view text) {
   say("note: ", report::printable(text, terminal.utf8));
 }
 
-void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device) {
+void note_slow_precisions(const std::vector<settings::RunSpec>& runs, c10::Device device) {
   std::vector<train::Precision> used;
   if (runs.empty()) used.push_back(train::mixed_precision_of(device.type()));
-  for (const recipes::RunSpec& run : runs) used.push_back(run.precision);
+  for (const settings::RunSpec& run : runs) used.push_back(run.precision);
   std::set<std::string> said{""};
   for (const train::Precision& precision : used) {
     const std::string warning = recipes::slow_precision_warning(precision, device);

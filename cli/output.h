@@ -9,8 +9,8 @@
 #include <string_view>
 #include <vector>
 
-#include "lab/recipes/run_spec.h"
 #include "lab/report/table.h"
+#include "lab/settings/run_spec.h"
 
 namespace demi::cli {
 
@@ -49,7 +49,7 @@ void note(std::string_view text);
 
 /// Notes for runs whose precision does not pay on the device. `runs` empty: the device's mixed
 /// precision.
-void note_slow_precisions(const std::vector<recipes::RunSpec>& runs, c10::Device device);
+void note_slow_precisions(const std::vector<settings::RunSpec>& runs, c10::Device device);
 
 /// Names on stderr the last checkpoints in a run's folder, and the line that resumes them. Nothing
 /// if there is none. `when` says what has to be done first.

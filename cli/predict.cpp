@@ -14,9 +14,9 @@
 #include "cli/output.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
-#include "lab/recipes/recipe.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {
@@ -98,12 +98,12 @@ std::vector<predict::Input> inputs_of(const PredictArguments& a, const predict::
 }
 
 // Settings by which the run differs from its recipe, as they are typed.
-std::string line_that_trains(const recipes::Config& config) {
+std::string line_that_trains(const settings::Config& config) {
   std::string best;
-  for (const recipes::Recipe& recipe : recipes::recipes()) {
+  for (const settings::Recipe& recipe : settings::recipes()) {
     if (recipe.config.model != config.model) continue;
     std::string line = "demi train " + recipe.name;
-    for (const recipes::Setting& setting : recipes::settings())
+    for (const settings::Setting& setting : settings::all_settings())
       if (const std::string value = setting.get(config);
           setting.name != "resume" && value != setting.get(recipe.config))
         line += option_text(setting, value);
@@ -113,7 +113,7 @@ std::string line_that_trains(const recipes::Config& config) {
 }
 
 void require_words(const std::string& file) {
-  const recipes::ModelTexts texts = recipes::read_model_texts(file);
+  const workload::ModelTexts texts = workload::read_model_texts(file);
   if (!predict::lacks_words(texts)) return;
   throw DataError(
       {.where = "predict",

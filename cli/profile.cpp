@@ -20,11 +20,11 @@
 #include "lab/profiler/profile_run.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run_record.h"
-#include "lab/recipes/workload.h"
 #include "lab/report/run_folder.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace demi::cli {
 namespace {
@@ -42,8 +42,8 @@ struct ProfileArguments {
   Output output;
 };
 
-std::vector<recipes::RunSpec> profiled_runs(const ProfileArguments& a, c10::Device device) {
-  if (!a.precisions.empty()) return recipes::parse_runs(a.precisions);
+std::vector<settings::RunSpec> profiled_runs(const ProfileArguments& a, c10::Device device) {
+  if (!a.precisions.empty()) return settings::parse_runs(a.precisions);
   return recipes::default_runs(device);
 }
 
@@ -68,7 +68,7 @@ std::string profile_again(const ProfileArguments& a) {
 // The folder that is named, or a new one among the runs.
 fs::path folder_of(const ProfileArguments& a) {
   if (a.output_dir.empty())
-    return report::RunFolder::create("profile-" + recipes::folder_name(a.recipe),
+    return report::RunFolder::create("profile-" + settings::folder_name(a.recipe),
                                      report::runs_root(a.run_dir), kNeededForTraces)
         .path();
   std::error_code failed;
@@ -84,25 +84,25 @@ fs::path folder_of(const ProfileArguments& a) {
 void profile(const ProfileArguments& a) {
   profiler::ProfileOptions options{.warmup = a.warmup, .steps = a.steps};
   options.ranges = ranges_of(a.ranges);
-  options.config = a.settings.resolve(recipes::find_recipe(a.recipe));
+  options.config = a.settings.resolve(settings::find_recipe(a.recipe));
   if (options.config.batch_size == 0)
     throw UsageError({.where = "--batch-size",
                       .what = "the batch size must be the same for all precisions",
                       .seen = "auto",
                       .advice = "name one: --batch-size 512"});
   options.device = pick_device(options.config.device);
-  const std::vector<recipes::RunSpec> runs = profiled_runs(a, options.device);
-  recipes::backends_of(options.config).set();
+  const std::vector<settings::RunSpec> runs = profiled_runs(a, options.device);
+  settings::backends_of(options.config).set();
   note_slow_precisions(runs, options.device);
-  const recipes::Workload workload = recipes::load_workload(options.config, options.device);
+  const workload::Workload workload = workload::load_workload(options.config, options.device);
   show_network(workload.about);
   const fs::path folder = folder_of(a);
   profiler::Profile result{.recipe = a.recipe,
                            .config = options.config,
                            .machine = recipes::machine(options.device),
                            .steps = a.steps};
-  for (const recipes::RunSpec& run : runs) {
-    options.trace = folder / ("trace-" + recipes::file_name(run.label) + ".json");
+  for (const settings::RunSpec& run : runs) {
+    options.trace = folder / ("trace-" + settings::file_name(run.label) + ".json");
     result.runs.push_back(profiler::profile_run(options, run, workload));
   }
   write_atomically(folder / "report.html",

@@ -24,9 +24,9 @@
 #include "demi/backends/backends.h"
 #include "demi/core/libtorch.h"
 #include "demi/core/nearest.h"
-#include "lab/recipes/config.h"
 #include "lab/report/terminal.h"
 #include "lab/report/wrap.h"
+#include "lab/settings/config.h"
 
 namespace demi::cli {
 namespace {
@@ -104,7 +104,7 @@ std::string by_meaning(const CLI::App& command, const std::string& word) {
     if (word == meant.word && has(meant.option.empty() ? meant.text : meant.option))
       return std::string(meant.text);
   if (!word.starts_with("--")) return "";
-  const std::string setting = "--" + recipes::setting_meant(word.substr(2));
+  const std::string setting = "--" + settings::setting_meant(word.substr(2));
   return has(setting) ? setting : "";
 }
 

@@ -22,7 +22,7 @@
 #include "demi/distributed/launch.h"
 #include "demi/distributed/store.h"
 #include "demi/tensor/device.h"
-#include "lab/recipes/devices.h"
+#include "lab/settings/devices.h"
 
 namespace demi::cli {
 namespace {
@@ -36,29 +36,29 @@ const std::set<std::string_view> kOwn{"data-dir", "train-file", "test-file",
                                       "device",   "threads",    "workers"};
 
 std::string description(const std::string& command, const std::string& recipe,
-                        const recipes::Config& config) {
+                        const settings::Config& config) {
   std::string text = fmt::format("demi {}\nLibTorch {}\ncommand {}\nrecipe {}\n", version(),
                                  TORCH_VERSION, command, recipe);
-  for (const recipes::Setting& setting : recipes::settings())
+  for (const settings::Setting& setting : settings::all_settings())
     if (!kOwn.contains(setting.name))
       text += fmt::format("{} {}\n", setting.name, setting.get(config));
   return text;
 }
 
 // 2: an option, 1: the environment, 0: a file.
-int strength(const recipes::Assignment& a) {
+int strength(const settings::Assignment& a) {
   return a.is_of_file() ? 0 : a.source.starts_with("--") ? 2 : 1;
 }
 
 // --devices says the number of ranks, too. What is weaker gives way; what is later, check()
 // refuses.
-void check_ranks_of_devices(const std::vector<recipes::Assignment>& given) {
-  const recipes::Assignment* devices = nullptr;
-  for (const recipes::Assignment& a : given)
+void check_ranks_of_devices(const std::vector<settings::Assignment>& given) {
+  const settings::Assignment* devices = nullptr;
+  for (const settings::Assignment& a : given)
     if (a.name == "devices") devices = &a;
   if (!devices || devices->text.empty()) return;
-  const std::size_t count = recipes::device_list(devices->text, devices->source).size();
-  for (const recipes::Assignment& a : given)
+  const std::size_t count = settings::device_list(devices->text, devices->source).size();
+  for (const settings::Assignment& a : given)
     if (a.name == "ranks" && strength(a) >= strength(*devices) && a.text != std::to_string(count))
       throw UsageError(
           {.where = a.source,
@@ -69,20 +69,20 @@ void check_ranks_of_devices(const std::vector<recipes::Assignment>& given) {
 }
 
 // A core serves one thread: N ranks with all threads each take turns on the cores.
-int threads_of_rank(const recipes::Config& config) {
+int threads_of_rank(const settings::Config& config) {
   if (config.threads > 0 || distributed::environment()("OMP_NUM_THREADS")) return 0;
   return std::max(1, at::get_num_threads() / static_cast<int>(config.ranks));
 }
 
 }  // namespace
 
-std::vector<recipes::Assignment> with_launched_ranks(std::vector<recipes::Assignment> given) {
+std::vector<settings::Assignment> with_launched_ranks(std::vector<settings::Assignment> given) {
   check_ranks_of_devices(given);
   const distributed::Ranks ranks = launched();
   if (ranks.world_size == 1) return given;
   const std::string count = std::to_string(ranks.world_size);
-  const recipes::Assignment* asked = nullptr;  // a file is weaker than who started the ranks
-  for (const recipes::Assignment& a : given)
+  const settings::Assignment* asked = nullptr;  // a file is weaker than who started the ranks
+  for (const settings::Assignment& a : given)
     if (a.name == "ranks" && !a.is_of_file()) asked = &a;
   if (asked && asked->text != count)
     throw UsageError({.where = asked->source,
@@ -94,14 +94,14 @@ std::vector<recipes::Assignment> with_launched_ranks(std::vector<recipes::Assign
   return given;
 }
 
-bool run_as_ranks(const std::string& command, const recipes::Config& config) {
+bool run_as_ranks(const std::string& command, const settings::Config& config) {
   if (config.ranks == 1 || launched().world_size > 1) return false;
   // Said once, before all ranks say it.
   if (!config.devices.empty())
-    for (const std::string& name : recipes::device_list(config.devices, "--devices"))
+    for (const std::string& name : settings::device_list(config.devices, "--devices"))
       pick_device(name);
   else if (pick_device(config.device).is_cuda())
-    recipes::require_gpus(config, static_cast<int>(torch::cuda::device_count()));
+    settings::require_gpus(config, static_cast<int>(torch::cuda::device_count()));
   const distributed::ServedStore store = distributed::serve_store();
   const int threads = threads_of_rank(config);
   const auto count = static_cast<int>(config.ranks);
@@ -131,9 +131,9 @@ void tell_launcher(const std::filesystem::path& run_folder) {
       ->set(kRunFolder, run_folder.string());
 }
 
-c10::Device device_of_this_rank(const recipes::Config& config) {
+c10::Device device_of_this_rank(const settings::Config& config) {
   const distributed::Ranks ranks = launched();
-  const std::string name = recipes::device_of_rank(config, ranks.rank);
+  const std::string name = settings::device_of_rank(config, ranks.rank);
   const c10::Device device = pick_device(name);
   const bool is_any = name == "auto" || name == "cuda";  // a GPU of its own for each
   if (ranks.world_size == 1 || !device.is_cuda() || !is_any) return device;
@@ -142,7 +142,7 @@ c10::Device device_of_this_rank(const recipes::Config& config) {
 
 std::shared_ptr<distributed::ProcessGroup> meet_ranks(const std::string& command,
                                                       const std::string& recipe,
-                                                      const recipes::Config& config) {
+                                                      const settings::Config& config) {
   const distributed::Ranks ranks = launched();
   if (config.ranks == 1) return nullptr;
   if (ranks.world_size != config.ranks)

@@ -8,15 +8,15 @@
 #include <vector>
 
 #include "demi/distributed/process_group.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/config_source.h"
+#include "lab/settings/config.h"
+#include "lab/settings/config_source.h"
 
 namespace demi::cli {
 
 /// `given`, and behind it the number of ranks that torchrun, mpirun, srun or `demi` itself started,
 /// if it is more than one. Throws UsageError if `given` says another one, DeviceError as
 /// distributed::read_ranks.
-std::vector<recipes::Assignment> with_launched_ranks(std::vector<recipes::Assignment> given);
+std::vector<settings::Assignment> with_launched_ranks(std::vector<settings::Assignment> given);
 
 /// With several ranks and none of them started: starts the program once more for each, on this
 /// machine, with the same words. Rank 0 has stdout and stderr; lines on stderr of the others begin
@@ -24,7 +24,7 @@ std::vector<recipes::Assignment> with_launched_ranks(std::vector<recipes::Assign
 /// all have ended, true, or throws Exit with the exit code of the rank that ended first with an
 /// error, or 4 if a signal ended it. If one rank ends with an error, so do the others. If a signal
 /// ended rank 0, names the last checkpoint and the command that resumes it.
-bool run_as_ranks(const std::string& command, const recipes::Config& config);
+bool run_as_ranks(const std::string& command, const settings::Config& config);
 
 /// Whether run_as_ranks() started this process.
 bool has_launcher();
@@ -36,13 +36,13 @@ void tell_launcher(const std::filesystem::path& run_folder);
 
 /// The device on which this rank trains. Of several ranks on GPUs each has one of its own, unless
 /// config names one. Throws as pick_device.
-c10::Device device_of_this_rank(const recipes::Config& config);
+c10::Device device_of_this_rank(const settings::Config& config);
 
 /// The ranks that train together, of which this process is one. Null for one process. Each call
 /// makes a new one. Throws UsageError on every rank if program, command, recipe or settings differ,
 /// and DeviceError as distributed::ProcessGroup.
 std::shared_ptr<distributed::ProcessGroup> meet_ranks(const std::string& command,
                                                       const std::string& recipe,
-                                                      const recipes::Config& config);
+                                                      const settings::Config& config);
 
 }  // namespace demi::cli

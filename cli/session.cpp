@@ -22,17 +22,17 @@
 #include "demi/profile/memory.h"
 #include "lab/bench/peak.h"
 #include "lab/doctor/minor_speedup.h"
-#include "lab/recipes/batch_size.h"
-#include "lab/recipes/compare_report.h"
 #include "lab/recipes/find_start.h"
-#include "lab/recipes/health.h"
-#include "lab/recipes/model_data.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/starting_weights.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
+#include "lab/results/compare_report.h"
+#include "lab/results/health.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/batch_size.h"
+#include "lab/workload/model_data.h"
 
 namespace demi::cli {
 namespace {
@@ -57,11 +57,11 @@ double peak_of(const train::Precision& precision, c10::Device device) {
 }
 
 // Of all ranks, which measure at once. Each precision once.
-std::vector<double> peaks_of(const std::vector<recipes::Resolved>& runs,
-                             const recipes::Config& config) {
+std::vector<double> peaks_of(const std::vector<settings::Resolved>& runs,
+                             const settings::Config& config) {
   std::map<std::string_view, double> by_precision;
   std::vector<double> peaks;
-  for (const recipes::Resolved& run : runs) {
+  for (const settings::Resolved& run : runs) {
     const train::Precision& precision = run.spec.precision;
     const auto [peak, is_new] = by_precision.try_emplace(precision.name, 0);
     if (is_new) peak->second = peak_of(precision, run.device) * static_cast<double>(config.ranks);
@@ -84,11 +84,11 @@ Session::Session(Start start)
       config_(start_.config),
       device_(device_of_this_rank(config_)),
       group_((require_collectives(), meet_ranks(start_.command, start_.recipe, config_))),
-      progress_(std::make_shared<recipes::ShowProgress>(
+      progress_(std::make_shared<results::ShowProgress>(
           is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {
   if (!start_.folder.empty() && is_first()) lock_.emplace(start_.folder);
   profile::count_cpu_memory();
-  backends_.emplace(recipes::backends_of(config_));
+  backends_.emplace(settings::backends_of(config_));
   resolve_config();
   load_data();
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
@@ -115,26 +115,26 @@ void Session::resolve_config() {
 }
 
 // What the checkpoint that training resumes says of its data: its classes and words count.
-std::shared_ptr<const recipes::ModelData> Session::saved_data() const {
-  if (!start_.resume_from.empty()) return recipes::data_of_checkpoint(start_.resume_from);
+std::shared_ptr<const workload::ModelData> Session::saved_data() const {
+  if (!start_.resume_from.empty()) return workload::data_of_checkpoint(start_.resume_from);
   if (start_.folder.empty()) return nullptr;
   for (const fs::path& folder : recipes::checkpoint_folders(start_.folder))
-    if (auto model = recipes::data_of_checkpoint(folder)) return model;
+    if (auto model = workload::data_of_checkpoint(folder)) return model;
   return nullptr;
 }
 
 void Session::load_data() {
-  const recipes::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
+  const workload::RankPart part{.rank = group_ ? group_->rank() : 0, .ranks = config_.ranks};
   const auto model = saved_data();
-  const recipes::WorkloadMaker workload_of =
-      recipes::read_data(recipes::resolve(config_, device_), part, model);
+  const workload::WorkloadMaker workload_of =
+      workload::read_data(settings::resolve(config_, device_), part, model);
   if (config_.batch_size == 0) find_batch_size(workload_of);
   workload_ = workload_of(config_.batch_size);
   if (is_first()) show_network(workload_.about);
   progress_->set_items(workload_.items, workload_.items_of_example);
   const bool has_new_words =
       workload_.unknown_train.value_or(0) > 0 && config_.vocabulary_size == 0;
-  if (is_first() && has_new_words) note(recipes::say_unknown(*workload_.unknown_train, *model));
+  if (is_first() && has_new_words) note(workload::say_unknown(*workload_.unknown_train, *model));
   if (!group_) return;
   const auto examples = [](const auto& loader) { return loader ? loader->all_examples() : 0; };
   group_->require_same(
@@ -154,20 +154,20 @@ void Session::say_what_is_left_out() const {
                   left_out == 1 ? "another one each time" : "others each time", config_.ranks));
 }
 
-void Session::find_batch_size(const recipes::WorkloadMaker& workload_of) {
-  recipes::Config provisional = config_;
+void Session::find_batch_size(const workload::WorkloadMaker& workload_of) {
+  settings::Config provisional = config_;
   provisional.batch_size = 32;
-  const recipes::Workload workload = workload_of(provisional.batch_size);
-  const auto say_trial = [](const recipes::BatchTrial& one) {
+  const workload::Workload workload = workload_of(provisional.batch_size);
+  const auto say_trial = [](const workload::BatchTrial& one) {
     const std::string room = report::format_bytes(one.room_bytes);
     note(std::isfinite(one.needed_bytes)
              ? fmt::format("batch size {}: a run takes {} of {}", one.size,
                            report::format_bytes(one.needed_bytes), room)
              : fmt::format("batch size {}: more than {}", one.size, room));
   };
-  config_.batch_size = recipes::find_batch_size(recipes::resolve(provisional, device_), workload,
-                                                {.free_bytes = 0, .tried = say_trial});
-  recipes::check(config_);
+  config_.batch_size = workload::find_batch_size(settings::resolve(provisional, device_), workload,
+                                                 {.free_bytes = 0, .tried = say_trial});
+  settings::check(config_);
   note(
       fmt::format("batch size {} is predicted to fit in 80 % of the free memory, the rest of the "
                   "run counted",
@@ -199,7 +199,7 @@ void Session::remove_unused_folder() {
 // Makes the run's folder, or opens that of the resumed run, and writes config.json.
 void Session::open_folder(const recipes::CompareOptions& options) {
   if (start_.folder.empty()) {
-    folder_ = report::RunFolder::create(start_.command + "-" + recipes::folder_name(start_.recipe),
+    folder_ = report::RunFolder::create(start_.command + "-" + settings::folder_name(start_.recipe),
                                         report::runs_root(start_.run_dir), kNeededBytes);
     lock_.emplace(folder_->path());
   } else {
@@ -210,7 +210,7 @@ void Session::open_folder(const recipes::CompareOptions& options) {
                             .recipe = start_.recipe,
                             .turn_steps = options.turn_steps,
                             .config = config_};
-  for (const recipes::Resolved& run : options.runs) record.runs.push_back(run.spec.label);
+  for (const settings::Resolved& run : options.runs) record.runs.push_back(run.spec.label);
   write_atomically(folder_->file("config.json"), recipes::to_json(record),
                    report::kOtherRunsFolder);
 }
@@ -242,7 +242,7 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
     };
     return;
   }
-  files_ = std::make_shared<recipes::FileMetrics>(folder_->path());
+  files_ = std::make_shared<results::FileMetrics>(folder_->path());
   run.folder = folder_->path();
   run.checkpoints = folder_->file(recipes::kCheckpoints);
   run.keep_best = run.save_in_background = alone;
@@ -260,7 +260,7 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
     if (std::exchange(saves_, save_requests()) != save_requests())
       progress_->message("saving a checkpoint, as SIGUSR1 asks");
   };
-  run.on_resume = [this](const recipes::RunSpec& spec, const train::History& history) {
+  run.on_resume = [this](const settings::RunSpec& spec, const train::History& history) {
     // Its checkpoint has been read, and it goes on.
     if (!is_trained(history)) fs::remove(folder_->file(recipes::kResultFile));
     files_->set_run(spec.label);
@@ -275,7 +275,7 @@ bool Session::is_trained(const train::History& history) const {
          (config_.steps > 0 && history.steps.back().step >= config_.steps);
 }
 
-void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::History& history) {
+void Session::say_that_it_resumes(const settings::RunSpec& run, const train::History& history) {
   progress_->set_run(several_ ? run.label : "");
   const std::string name = several_ ? run.label + ": " : "the run ";
   if (history.steps.empty()) {
@@ -290,14 +290,14 @@ void Session::say_that_it_resumes(const recipes::RunSpec& run, const train::Hist
   progress_->message(
       fmt::format("{}goes on after step {} in epoch {}", name, last.step, last.epoch));
   progress_->resume(history,
-                    config_.batch_size * config_.ranks * recipes::batches_of_step(config_));
+                    config_.batch_size * config_.ranks * settings::batches_of_step(config_));
 }
 
 // A recipe that can be fine-tuned has a large network.
 void Session::advise_start() const {
   constexpr int64_t kFew = 10'000;
   const int64_t examples = workload_.train->all_examples();
-  if (!is_first() || examples >= kFew || recipes::find_recipe(start_.recipe).fine_tuning.empty())
+  if (!is_first() || examples >= kFew || settings::find_recipe(start_.recipe).fine_tuning.empty())
     return;
   note(
       fmt::format("{} {} are few for new weights: --from starts from trained ones, with a rate "
@@ -307,7 +307,7 @@ void Session::advise_start() const {
 
 // Rank 0 looks for the weights, since another run may save there meanwhile. What does not fit one
 // of the runs is refused before any begins. A resumed run has them in its checkpoints.
-void Session::find_start(const std::vector<recipes::Resolved>& runs) {
+void Session::find_start(const std::vector<settings::Resolved>& runs) {
   if (!start_.folder.empty() || !start_.resume_from.empty()) return;
   if (config_.from.empty()) return advise_start();
   const auto passed_over = [](const fs::path& damaged, const std::string& wrong) {
@@ -321,11 +321,12 @@ void Session::find_start(const std::vector<recipes::Resolved>& runs) {
     if (is_first()) note(line);
 }
 
-recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, bool alone,
+recipes::CompareOptions Session::options_of(std::vector<settings::RunSpec> runs, bool alone,
                                             int64_t turn_steps) {
   if (runs.empty()) runs = recipes::default_runs(device_);
-  recipes::CompareOptions options{
-      .recipe = start_.recipe, .config = config_, .runs = recipes::resolve(config_, runs, device_)};
+  recipes::CompareOptions options{.recipe = start_.recipe,
+                                  .config = config_,
+                                  .runs = settings::resolve(config_, runs, device_)};
   options.turn_steps = turn_steps;
   several_ = runs.size() > 1;
   recipes::check_what_if(config_, runs);
@@ -340,13 +341,13 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   options.run.group = group_;
   if (is_first()) options.run.callbacks = {progress_};
   progress_->set_keeps_best(alone && config_.keep_best > 0 && !config_.dry_run);
-  progress_->set_last_step(recipes::last_step(config_));
-  progress_->set_best_by(recipes::best_by(config_));
+  progress_->set_last_step(settings::last_step(config_));
+  progress_->set_best_by(settings::best_by(config_));
   // The others' batches are not seen here, and a language model's step makes no whole logits.
   if (config_.ranks == 1 && workload_.input.kind != data::Kind::tokens)
-    progress_->set_top_k(recipes::top_k_of(workload_, config_.top_k));
+    progress_->set_top_k(workload::top_k_of(workload_, config_.top_k));
   if (workload_.flop_of_item > 0) options.peak_flop_per_second = peaks_of(options.runs, config_);
-  options.on_run_begin = [this, peaks = peaks_by_label(options)](const recipes::RunSpec& run) {
+  options.on_run_begin = [this, peaks = peaks_by_label(options)](const settings::RunSpec& run) {
     progress_->set_run(several_ ? run.label : "");
     if (!peaks.empty()) progress_->set_flops(workload_.flop_of_item, peaks.at(run.label));
     if (files_) files_->set_run(run.label);
@@ -354,7 +355,7 @@ recipes::CompareOptions Session::options_of(std::vector<recipes::RunSpec> runs, 
   return options;
 }
 
-recipes::Comparison Session::compare(std::vector<recipes::RunSpec> runs, bool alone,
+recipes::Comparison Session::compare(std::vector<settings::RunSpec> runs, bool alone,
                                      int64_t turn_steps) {
   recipes::CompareOptions options = options_of(std::move(runs), alone, turn_steps);
   recipes::Comparison result;
@@ -395,7 +396,7 @@ void Session::complete(recipes::Comparison& result) {
   progress_->clear();
   if (!start_.folder.empty() && files_) {
     files_->flush();
-    recipes::add_earlier_health(result, folder_->file("metrics.jsonl"));
+    results::add_earlier_health(result, folder_->file("metrics.jsonl"));
   }
   std::erase_if(result.runs, [](const recipes::RunResult& run) {
     return run.history.stopped && run.history.steps.empty();
@@ -403,27 +404,28 @@ void Session::complete(recipes::Comparison& result) {
   if (result.runs.empty()) throw Exit{ending_code()};
 }
 
-recipes::LayerReport Session::compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps) {
-  recipes::LayerReport report{.recipe = start_.recipe,
+results::LayerReport Session::compare_layers(std::vector<settings::RunSpec> runs, int64_t steps) {
+  results::LayerReport report{.recipe = start_.recipe,
                               .options = {.config = config_,
-                                          .runs = recipes::resolve(config_, runs, device_),
+                                          .runs = settings::resolve(config_, runs, device_),
                                           .steps = steps,
                                           .device = device_}};
   recipes::check_parts(report.options.runs, workload_);
-  find_start({recipes::resolve(config_, recipes::run_in(train::parse_precision("fp32")), device_)});
+  find_start(
+      {settings::resolve(config_, settings::run_in(train::parse_precision("fp32")), device_)});
   report.options.config.from = start_from_;
   report.runs = recipes::compare_layers(report.options, workload_);
   return report;
 }
 
-void Session::finish(const recipes::LayerReport& report) {
+void Session::finish(const results::LayerReport& report) {
   if (config_.dry_run) return;
-  const auto folder = report::RunFolder::create("layers-" + recipes::folder_name(start_.recipe),
+  const auto folder = report::RunFolder::create("layers-" + settings::folder_name(start_.recipe),
                                                 report::runs_root(start_.run_dir), kNeededBytes);
   write_atomically(folder.file("report.html"),
-                   report::to_html(recipes::to_page(report, start_.line)),
+                   report::to_html(results::to_page(report, start_.line)),
                    report::kOtherRunsFolder);
-  write_atomically(folder.file(recipes::kResultFile), recipes::to_json(report),
+  write_atomically(folder.file(recipes::kResultFile), results::to_json(report),
                    report::kOtherRunsFolder);
   std::cerr << "report: " << folder.file("report.html").string() << "\n";
 }
@@ -432,10 +434,10 @@ void Session::finish(const recipes::Comparison& result) {
   const bool stopped = result.stopped || stop_signal() != 0;
   if (folder_) {
     write_atomically(folder_->file("report.html"),
-                     report::to_html(recipes::to_page(result, start_.line)),
+                     report::to_html(results::to_page(result, start_.line)),
                      report::kOtherRunsFolder);
     if (!stopped)
-      write_atomically(folder_->file(recipes::kResultFile), recipes::to_json(result),
+      write_atomically(folder_->file(recipes::kResultFile), results::to_json(result),
                        report::kOtherRunsFolder);
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
     for (const std::string& again : recipes::lines_with_policy(result, start_.line))

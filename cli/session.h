@@ -12,10 +12,10 @@
 #include "demi/checkpoint/folder_lock.h"
 #include "demi/distributed/process_group.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/layers_report.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/watch.h"
 #include "lab/report/run_folder.h"
+#include "lab/results/layers_report.h"
+#include "lab/results/watch.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::cli {
 
@@ -31,7 +31,7 @@ class Session {
   c10::Device device() const { return device_; }
   /// Of several ranks the one that makes files and says what there is to say.
   bool is_first() const { return !group_ || group_->rank() == 0; }
-  const recipes::Config& config() const { return config_; }
+  const settings::Config& config() const { return config_; }
   /// Of the run; empty before `compare`, for a dry run, and on ranks other than the first.
   std::filesystem::path folder() const {
     return folder_ ? folder_->path() : std::filesystem::path();
@@ -42,14 +42,14 @@ class Session {
   /// SIGUSR1 saves a checkpoint; throws Exit if a signal came before the first step.
   /// `alone`: the one run of `demi train`, which keeps its best checkpoint, writes checkpoints
   /// while it trains and is tested by class.
-  recipes::Comparison compare(std::vector<recipes::RunSpec> runs, bool alone,
+  recipes::Comparison compare(std::vector<settings::RunSpec> runs, bool alone,
                               int64_t turn_steps = 0);
 
   /// The layers of the runs' networks on one batch, after so many steps in FP32.
-  recipes::LayerReport compare_layers(std::vector<recipes::RunSpec> runs, int64_t steps);
+  results::LayerReport compare_layers(std::vector<settings::RunSpec> runs, int64_t steps);
 
   /// Writes its report and its result into a run folder, and says where the report is.
-  void finish(const recipes::LayerReport& report);
+  void finish(const results::LayerReport& report);
 
   /// Writes the report and the result, and says where the report is. If a signal came, says how to
   /// resume the run instead, and throws Exit.
@@ -57,18 +57,18 @@ class Session {
 
  private:
   void resolve_config();
-  std::shared_ptr<const recipes::ModelData> saved_data() const;
+  std::shared_ptr<const workload::ModelData> saved_data() const;
   void load_data();
   void say_what_is_left_out() const;
-  void find_batch_size(const recipes::WorkloadMaker& workload_of);
+  void find_batch_size(const workload::WorkloadMaker& workload_of);
   void require_collectives() const;
   void advise_start() const;
-  void find_start(const std::vector<recipes::Resolved>& runs);
+  void find_start(const std::vector<settings::Resolved>& runs);
   void open_folder(const recipes::CompareOptions& options);
   void keep_in_folder(recipes::CompareOptions& options, bool alone);
   bool is_trained(const train::History& history) const;
-  void say_that_it_resumes(const recipes::RunSpec& run, const train::History& history);
-  recipes::CompareOptions options_of(std::vector<recipes::RunSpec> runs, bool alone,
+  void say_that_it_resumes(const settings::RunSpec& run, const train::History& history);
+  recipes::CompareOptions options_of(std::vector<settings::RunSpec> runs, bool alone,
                                      int64_t turn_steps);
   int ending_code() const;
   void complete(recipes::Comparison& result);
@@ -77,16 +77,16 @@ class Session {
   void say_how_to_resume(std::string_view when = {}) const;
 
   Start start_;
-  recipes::Config config_;
+  settings::Config config_;
   c10::Device device_;
   std::optional<BackendsGuard> backends_;             // a sweep's next comparison has its own
   std::shared_ptr<distributed::ProcessGroup> group_;  // null for one process
-  recipes::Workload workload_;
-  std::shared_ptr<recipes::ShowProgress> progress_;
+  workload::Workload workload_;
+  std::shared_ptr<results::ShowProgress> progress_;
   std::optional<report::RunFolder> folder_;
   std::filesystem::path told_folder_;  // rank 0's, on other ranks that see it; else empty
   std::optional<checkpoint::FolderLock> lock_;
-  std::shared_ptr<recipes::FileMetrics> files_;
+  std::shared_ptr<results::FileMetrics> files_;
   std::filesystem::path start_from_;  // what config_.from means; empty: new weights
   bool several_ = false;              // runs
   int saves_ = 0;                     // that were asked for and begun

@@ -9,9 +9,9 @@
 #include "cli/command_tree.h"
 #include "cli/output.h"
 #include "demi/tensor/device.h"
-#include "lab/recipes/devices.h"
-#include "lab/recipes/effects.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/devices.h"
+#include "lab/settings/effects.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {
@@ -25,8 +25,8 @@ std::string lower_first(std::string text) {
 
 }  // namespace
 
-void SettingOptions::add(CLI::App& command, const recipes::Setting& setting,
-                         const recipes::Config& shown) {
+void SettingOptions::add(CLI::App& command, const settings::Setting& setting,
+                         const settings::Config& shown) {
   const std::string value = setting.get(shown);
   if (!setting.is_flag) {
     const std::string option = "--" + setting.name;
@@ -54,8 +54,8 @@ void SettingOptions::add(CLI::App& command, const recipes::Setting& setting,
 
 namespace {
 
-const recipes::Recipe* recipe_of(const std::string& name) {
-  for (const recipes::Recipe& recipe : recipes::recipes())
+const settings::Recipe* recipe_of(const std::string& name) {
+  for (const settings::Recipe& recipe : settings::recipes())
     if (recipe.name == name) return &recipe;
   return nullptr;
 }
@@ -69,24 +69,24 @@ std::string set_when(const std::string& words,
 }
 
 // The settings of a recipe that differ from those shown in brackets, as options.
-std::string set_by(const recipes::Recipe& recipe, const recipes::Config& shown) {
+std::string set_by(const settings::Recipe& recipe, const settings::Config& shown) {
   std::string text;
-  for (const recipes::Setting& setting : recipes::settings()) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     const std::string value = setting.get(recipe.config);
     if (value != setting.get(shown)) text += option_text(setting, value);
   }
   return text;
 }
 
-std::string footer(const CLI::App& command, const recipes::Recipe* by_default,
-                   const recipes::Config& shown) {
+std::string footer(const CLI::App& command, const settings::Recipe* by_default,
+                   const settings::Config& shown) {
   const std::string brackets =
       "In brackets: what a setting is where " +
       (by_default ? "file, environment and options say nothing, in the recipe " + by_default->name
                   : "recipe, file, environment and options say nothing") +
       ".\n";
   const auto given = command.get_option("RECIPE")->results();
-  const recipes::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
+  const settings::Recipe* named = given.empty() ? nullptr : recipe_of(given.front());
   if (!named) return brackets + "What a recipe sets: demi " + command.get_name() + " RECIPE --help";
   const std::string besides =
       set_when("On a GPU", named->on_gpu) + set_when("With --from", named->fine_tuning);
@@ -97,7 +97,7 @@ std::string footer(const CLI::App& command, const recipes::Recipe* by_default,
 
 }  // namespace
 
-std::string option_text(const recipes::Setting& setting, const std::string& value) {
+std::string option_text(const settings::Setting& setting, const std::string& value) {
   if (setting.is_flag) return (value == "true" ? " --" : " --no-") + setting.name;
   const bool is_plain =
       value.find_first_of(" '\"\\$&;|<>()*?") == std::string::npos && !value.empty();
@@ -106,15 +106,15 @@ std::string option_text(const recipes::Setting& setting, const std::string& valu
 
 void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe,
                             const std::set<std::string>& without) {
-  const recipes::Recipe* by_default = recipe_of(default_recipe);
-  const recipes::Config shown = by_default ? by_default->config : recipes::Config();
+  const settings::Recipe* by_default = recipe_of(default_recipe);
+  const settings::Config shown = by_default ? by_default->config : settings::Config();
   command_ = &command;
   without_ = without;
   command.footer([&command, by_default, shown] { return footer(command, by_default, shown); });
   command.add_option("--config", file_,
                      "JSON file of settings, such as a run folder's config.json; weaker than the "
                      "environment (DEMI_LR=0.1, ...), which is weaker than options");
-  for (const recipes::Setting& setting : recipes::settings())
+  for (const settings::Setting& setting : settings::all_settings())
     if (!without.contains(setting.name)) add(command, setting, shown);
 }
 
@@ -128,8 +128,8 @@ void SettingOptions::add_mixed_flag(CLI::App& command) {
 
 // In the order in which they were typed, which CLI11 keeps by value: of those that write one
 // setting the last one counts.
-std::vector<recipes::Assignment> SettingOptions::typed_ones() const {
-  std::vector<recipes::Assignment> all;
+std::vector<settings::Assignment> SettingOptions::typed_ones() const {
+  std::vector<settings::Assignment> all;
   std::map<const CLI::Option*, std::size_t> seen;
   for (const CLI::Option* option : command_->parse_order()) {
     const auto form = forms_.find(option);
@@ -138,7 +138,7 @@ std::vector<recipes::Assignment> SettingOptions::typed_ones() const {
     const std::string given = option->results().at(seen[option]++);
     std::string value = typed.text.empty() ? given : typed.text;
     if (!typed.text.empty() && given == "false") value = typed.text == "false" ? "true" : "false";
-    std::erase_if(all, [&](const recipes::Assignment& a) { return a.name == typed.setting; });
+    std::erase_if(all, [&](const settings::Assignment& a) { return a.name == typed.setting; });
     all.push_back({typed.setting, std::move(value), typed.option});
   }
   return all;
@@ -147,43 +147,43 @@ std::vector<recipes::Assignment> SettingOptions::typed_ones() const {
 namespace {
 
 // What a file says of the weights that its run began with is not said of others.
-void leave_out_other_start(std::vector<recipes::Assignment>& all) {
+void leave_out_other_start(std::vector<settings::Assignment>& all) {
   const bool names_another = std::ranges::any_of(
-      all, [&](const recipes::Assignment& a) { return a.name == "from" && !a.is_of_file(); });
+      all, [&](const settings::Assignment& a) { return a.name == "from" && !a.is_of_file(); });
   if (!names_another) return;
-  std::erase_if(all, [&](const recipes::Assignment& a) {
+  std::erase_if(all, [&](const settings::Assignment& a) {
     return a.is_of_file() && (a.name == "from-state" || a.name == "from-average");
   });
 }
 
 }  // namespace
 
-std::vector<recipes::Assignment> SettingOptions::given() const {
-  std::vector<recipes::Assignment> all;
-  recipes::Config tried;  // a word that is none is said, whether it counts or not
+std::vector<settings::Assignment> SettingOptions::given() const {
+  std::vector<settings::Assignment> all;
+  settings::Config tried;  // a word that is none is said, whether it counts or not
   // Runs that are named have a weight mode of their own, bf16:split; that of a run's file is of its
   // precision.
   const bool leaves_mode = without_.contains("precision") && !of_file().runs.is_comparison;
-  const auto is_taken = [&](const recipes::Assignment& a) {
+  const auto is_taken = [&](const settings::Assignment& a) {
     if (a.is_of_file() && a.name == "epochs") return true;  // a schedule is made for so many
     return !without_.contains(a.name) &&
            !(a.is_of_file() && leaves_mode && a.name == "weight-mode");
   };
-  std::vector<recipes::Assignment> weaker = of_file().values;
-  std::ranges::move(recipes::read_environment(), std::back_inserter(weaker));
-  for (const recipes::Assignment& a : weaker) {
+  std::vector<settings::Assignment> weaker = of_file().values;
+  std::ranges::move(settings::read_environment(), std::back_inserter(weaker));
+  for (const settings::Assignment& a : weaker) {
     if (is_taken(a)) {
       all.push_back(a);
       continue;
     }
-    const recipes::Config before = tried;
-    recipes::set(tried, a.name, a.text, a.source);
+    const settings::Config before = tried;
+    settings::set(tried, a.name, a.text, a.source);
     const bool is_about_runs =
         a.name == "precision" || a.name == "loss-scale" || a.name == "weight-mode";
-    const bool differs = recipes::to_json(before) != recipes::to_json(tried);
+    const bool differs = settings::to_json(before) != settings::to_json(tried);
     if (!a.is_of_file() || (is_about_runs && differs)) ignored_.insert(a.source);
   }
-  const std::vector<recipes::Assignment> typed = typed_ones();
+  const std::vector<settings::Assignment> typed = typed_ones();
   all.insert(all.end(), typed.begin(), typed.end());
   leave_out_other_start(all);
   return all;
@@ -196,57 +196,57 @@ void SettingOptions::note_ignored() const {
                                                   : ", which has no such option"));
 }
 
-recipes::Config SettingOptions::start_of(const recipes::Recipe& recipe,
-                                         const std::vector<recipes::Assignment>& given,
-                                         bool starts_from_weights) {
-  recipes::Circumstances circumstances{.starts_from_weights = starts_from_weights};
+settings::Config SettingOptions::start_of(const settings::Recipe& recipe,
+                                          const std::vector<settings::Assignment>& given,
+                                          bool starts_from_weights) {
+  settings::Circumstances circumstances{.starts_from_weights = starts_from_weights};
   if (!recipe.on_gpu.empty()) {
-    recipes::Config asked;
-    for (const recipes::Assignment& a : given)
+    settings::Config asked;
+    for (const settings::Assignment& a : given)
       if (a.name == "device" || a.name == "devices") set(asked, a.name, a.text, a.source);
-    const c10::Device device = pick_device(recipes::device_of_rank(asked, 0));
+    const c10::Device device = pick_device(settings::device_of_rank(asked, 0));
     circumstances.on_gpu = device.is_cuda();
   }
-  recipes::Config config = config_of(recipe, circumstances);
-  recipes::leave_out_for_others(config, given);
+  settings::Config config = config_of(recipe, circumstances);
+  settings::leave_out_for_others(config, given);
   return config;
 }
 
-recipes::Config SettingOptions::resolve(const recipes::Recipe& recipe) const {
-  const std::vector<recipes::Assignment> all = given();
-  recipes::Config config = start_of(recipe, all);
+settings::Config SettingOptions::resolve(const settings::Recipe& recipe) const {
+  const std::vector<settings::Assignment> all = given();
+  settings::Config config = start_of(recipe, all);
   note_ignored();
-  recipes::set_all(config, all);
-  recipes::check(config);
+  settings::set_all(config, all);
+  settings::check(config);
   check_effects(config, all);
   return config;
 }
 
-void SettingOptions::check_effects(recipes::Config config,
-                                   const std::vector<recipes::Assignment>& given) const {
+void SettingOptions::check_effects(settings::Config config,
+                                   const std::vector<settings::Assignment>& given) const {
   if (without_.contains("precision")) {
     config.precision = "mixed";  // each run has its own
   } else if (config.precision == "mixed") {
-    const c10::Device device = pick_device(recipes::device_of_rank(config, 0));
+    const c10::Device device = pick_device(settings::device_of_rank(config, 0));
     config.precision = train::mixed_precision_of(device.type()).name;
   }
-  recipes::check_effects(config, given);
+  settings::check_effects(config, given);
 }
 
-const recipes::ConfigFile& SettingOptions::of_file() const {
+const settings::ConfigFile& SettingOptions::of_file() const {
   if (!of_file_)
-    of_file_ = file_.empty() ? recipes::ConfigFile() : recipes::read_config_file(file_);
+    of_file_ = file_.empty() ? settings::ConfigFile() : settings::read_config_file(file_);
   return *of_file_;
 }
 
 std::string SettingOptions::typed() const {
   std::string line = file_.empty() ? "" : " --config '" + file_ + "'";
-  for (const recipes::Assignment& a : typed_ones()) {
+  for (const settings::Assignment& a : typed_ones()) {
     if (a.source == "--mixed-precision") {
       line += " " + a.source;
       continue;
     }
-    for (const recipes::Setting& setting : recipes::settings())
+    for (const settings::Setting& setting : settings::all_settings())
       if (setting.name == a.name) line += option_text(setting, a.text);
   }
   return line;

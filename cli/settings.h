@@ -7,13 +7,13 @@
 #include <string>
 #include <vector>
 
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 
 /// " --lr 0.1", " --no-autocast": a setting as it is typed.
-std::string option_text(const recipes::Setting& setting, const std::string& value);
+std::string option_text(const settings::Setting& setting, const std::string& value);
 
 /// The settings of a training run as options of a command: --name VALUE, --flag and --no-flag, and
 /// --config FILE. What counts, from weakest to strongest: the recipe, the file, the environment
@@ -31,25 +31,25 @@ class SettingOptions {
 
   /// What file, environment and options set, from the weakest to the strongest, without the
   /// settings that the command has no use for. Throws UsageError.
-  std::vector<recipes::Assignment> given() const;
+  std::vector<settings::Assignment> given() const;
 
   /// Says once which variables, and which precisions of the file, given() left out.
   void note_ignored() const;
 
   /// The recipe's settings on the device that `given` names, without what is given besides. Throws
   /// UsageError, as pick_device.
-  static recipes::Config start_of(const recipes::Recipe& recipe,
-                                  const std::vector<recipes::Assignment>& given,
-                                  bool starts_from_weights = false);
+  static settings::Config start_of(const settings::Recipe& recipe,
+                                   const std::vector<settings::Assignment>& given,
+                                   bool starts_from_weights = false);
 
   /// The recipe's settings with what is given. Throws UsageError, as check_effects.
-  recipes::Config resolve(const recipes::Recipe& recipe) const;
+  settings::Config resolve(const settings::Recipe& recipe) const;
 
   /// Throws UsageError for what is asked for and does nothing in a run of that config.
-  void check_effects(recipes::Config config, const std::vector<recipes::Assignment>& given) const;
+  void check_effects(settings::Config config, const std::vector<settings::Assignment>& given) const;
 
   /// What the config file says, which is read once; nothing if there is none. Throws UsageError.
-  const recipes::ConfigFile& of_file() const;
+  const settings::ConfigFile& of_file() const;
   const std::string& file() const { return file_; }
 
   /// What was typed, to be typed again: " --lr 0.1 --no-autocast".
@@ -61,14 +61,14 @@ class SettingOptions {
     std::string text = {};  // of a flag: the value that it sets
   };
 
-  void add(CLI::App& command, const recipes::Setting& setting, const recipes::Config& shown);
-  std::vector<recipes::Assignment> typed_ones() const;
+  void add(CLI::App& command, const settings::Setting& setting, const settings::Config& shown);
+  std::vector<settings::Assignment> typed_ones() const;
 
   CLI::App* command_ = nullptr;
   std::set<std::string> without_;
   std::string file_;
   std::map<const CLI::Option*, Form> forms_;
-  mutable std::optional<recipes::ConfigFile> of_file_;
+  mutable std::optional<settings::ConfigFile> of_file_;
   mutable std::set<std::string> ignored_;
 };
 

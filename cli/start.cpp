@@ -13,11 +13,11 @@
 #include "demi/core/error.h"
 #include "demi/core/json.h"
 #include "lab/doctor/variables.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/resume.h"
-#include "lab/recipes/weights_file.h"
 #include "lab/report/run_folder.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/weights_file.h"
 
 namespace demi::cli {
 namespace {
@@ -54,10 +54,10 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
 }
 
 // What --resume or --from says; nothing: "". A file's is that of the run which it describes.
-recipes::Assignment asked_for(std::string_view setting, const std::string& accepted,
-                              const std::vector<recipes::Assignment>& given) {
-  recipes::Assignment asked;
-  for (const recipes::Assignment& a : given)
+settings::Assignment asked_for(std::string_view setting, const std::string& accepted,
+                               const std::vector<settings::Assignment>& given) {
+  settings::Assignment asked;
+  for (const settings::Assignment& a : given)
     if (a.name == setting) asked = a;
   if (!asked.name.empty() && asked.text.empty() && !asked.is_of_file())
     throw UsageError({.where = asked.source,
@@ -68,17 +68,17 @@ recipes::Assignment asked_for(std::string_view setting, const std::string& accep
   return asked;
 }
 
-recipes::Assignment asked_to_resume(const std::vector<recipes::Assignment>& given) {
+settings::Assignment asked_to_resume(const std::vector<settings::Assignment>& given) {
   return asked_for("resume", "a run folder, a checkpoint, or auto", given);
 }
 
-recipes::Assignment asked_to_start(const std::vector<recipes::Assignment>& given) {
+settings::Assignment asked_to_start(const std::vector<settings::Assignment>& given) {
   return asked_for("from", "a run folder, a checkpoint, or a safetensors file", given);
 }
 
 // One goes on with a run, the other begins one.
-void require_one_of_both(const std::vector<recipes::Assignment>& given) {
-  const recipes::Assignment resume = asked_to_resume(given), from = asked_to_start(given);
+void require_one_of_both(const std::vector<settings::Assignment>& given) {
+  const settings::Assignment resume = asked_to_resume(given), from = asked_to_start(given);
   if (resume.text.empty() || from.text.empty() || from.is_of_file()) return;
   throw UsageError(
       {.where = from.source,
@@ -92,14 +92,14 @@ void require_one_of_both(const std::vector<recipes::Assignment>& given) {
 
 // What is easily taken for another thing than it is.
 void note_file(const StartWords& words, const SettingOptions& settings, const std::string& recipe,
-               const std::vector<recipes::Assignment>& given) {
+               const std::vector<settings::Assignment>& given) {
   const std::string of_file = settings.of_file().recipe;
   if (!of_file.empty() && of_file != recipe)
     note(settings.file() + " is of the recipe " + of_file +
          ", whose settings count: its model and data are trained under the name " + recipe);
-  const recipes::ComparedRuns runs = settings.of_file().runs;
+  const settings::ComparedRuns runs = settings.of_file().runs;
   bool names_precision = false;
-  for (const recipes::Assignment& a : given)
+  for (const settings::Assignment& a : given)
     names_precision |= a.name == "precision" && !a.is_of_file();
   if (words.command == "train" && runs.is_comparison && !names_precision) {
     std::string labels;
@@ -110,14 +110,14 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
 }
 
 Start new_run(const StartWords& words, const SettingOptions& settings) {
-  const std::vector<recipes::Assignment> given = with_launched_ranks(settings.given());
+  const std::vector<settings::Assignment> given = with_launched_ranks(settings.given());
   const std::string from = asked_to_start(given).text;
   const std::string recipe = named_recipe(words, settings, from);
   if (recipe.empty()) which_recipe(words);
-  recipes::Config config =
-      SettingOptions::start_of(recipes::find_recipe(recipe), given, !from.empty());
-  recipes::set_all(config, given);
-  recipes::check(config);
+  settings::Config config =
+      SettingOptions::start_of(settings::find_recipe(recipe), given, !from.empty());
+  settings::set_all(config, given);
+  settings::check(config);
   settings.check_effects(config, given);
   settings.note_ignored();
   note_file(words, settings, recipe, given);
@@ -135,9 +135,9 @@ Start new_run(const StartWords& words, const SettingOptions& settings) {
 }
 
 // The settings that differ from those that it was begun with, as options.
-std::string changed(const recipes::Config& begun, const recipes::Config& now) {
+std::string changed(const settings::Config& begun, const settings::Config& now) {
   std::string text;
-  for (const recipes::Setting& setting : recipes::settings())
+  for (const settings::Setting& setting : settings::all_settings())
     if (setting.name != "resume" && setting.get(now) != setting.get(begun))
       text += option_text(setting, setting.get(now));
   return text;
@@ -197,9 +197,9 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
   if (recipe.empty())
     refuse(path, "which recipe? The checkpoint is in no run's folder", checkpoint.string(),
            "name it: demi train RECIPE --resume " + path.string());
-  recipes::find_recipe(recipe);
+  settings::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
-  start.config = recipes::resumed_config(recipes::weights_info(checkpoint).config,
+  start.config = recipes::resumed_config(workload::weights_info(checkpoint).config,
                                          with_launched_ranks(settings.given()), checkpoint);
   start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
   start.resume_from = checkpoint;
@@ -208,11 +208,11 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
 
 // Why an unfinished run is not the one that was asked for; empty: it is.
 std::string why_not(const fs::path& folder, const StartWords& words, const SettingOptions& settings,
-                    const recipes::Config& asked) {
+                    const settings::Config& asked) {
   try {
     const recipes::RunRecord record = recipes::read_run_record(folder);
     if (!words.runs.empty() && words.runs != record.runs) return "its runs are others";
-    const std::vector<recipes::Assignment> given = with_launched_ranks(settings.given());
+    const std::vector<settings::Assignment> given = with_launched_ranks(settings.given());
     std::string difference = recipes::first_difference(record.config, asked, given);
     if (difference.empty()) recipes::resumed_config(record.config, given, folder);
     return difference;

@@ -6,15 +6,15 @@
 #include <vector>
 
 #include "cli/settings.h"
-#include "lab/recipes/config.h"
 #include "lab/recipes/run_record.h"
+#include "lab/settings/config.h"
 
 namespace demi::cli {
 
 /// What a command is to train: a new run, or one that it resumes (--resume).
 struct Start {
   std::string command, recipe;
-  recipes::Config config;
+  settings::Config config;
   std::string line;                          // to be typed again
   std::filesystem::path run_dir;             // of --run-dir; may be empty
   std::filesystem::path folder;              // of the run to resume; empty: a new run

@@ -10,10 +10,10 @@
 #include "cli/session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
-#include "lab/recipes/compare_report.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/what_if.h"
+#include "lab/results/compare_report.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::cli {
 namespace {
@@ -28,8 +28,8 @@ struct TrainArguments {
 void show_recipes(const Output& output) {
   std::vector<Entry> entries;
   auto json = nlohmann::ordered_json::array();
-  for (const recipes::Recipe& recipe : recipes::recipes()) {
-    const recipes::Config& c = recipe.config;
+  for (const settings::Recipe& recipe : settings::recipes()) {
+    const settings::Config& c = recipe.config;
     entries.push_back({recipe.name,
                        {recipe.title, fmt::format("data {}; {} epoch{}, batch {}, {} with {} ({})",
                                                   c.data, c.epochs, c.epochs == 1 ? "" : "s",
@@ -58,12 +58,12 @@ void train_one(const TrainArguments& a) {
   if (run_as_ranks(start.command, start.config)) return;
   Session session(std::move(start));
   const recipes::Comparison result =
-      session.compare({recipes::run_of(session.config())}, /*alone=*/true);
-  std::vector<report::Table> tables{recipes::to_table(result)};
+      session.compare({settings::run_of(session.config())}, /*alone=*/true);
+  std::vector<report::Table> tables{results::to_table(result)};
   if (!result.classes.empty() && !result.runs.front().class_accuracy.empty())
-    tables.push_back(recipes::class_table(result));
+    tables.push_back(results::class_table(result));
   for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
-  a.output.show(tables, nlohmann::ordered_json::parse(recipes::to_json(result)));
+  a.output.show(tables, nlohmann::ordered_json::parse(results::to_json(result)));
   session.finish(result);
   require_success("train", result);
 }

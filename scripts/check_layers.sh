@@ -6,6 +6,7 @@
 #   - a public header (PUBLIC of demi_module, or that of an update rule) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
 #   - only the files that scripts/layers.txt names call nlohmann's parser, so that other people's JSON passes demi::read_json, which
 #     counts depth and size and refuses names that stand twice; what demi has just written (parse(to_json(...))) is free;
+#   - the place that an error names, as in [data.fetch], begins with the folder's name or that of a namespace which the folder opens;
 #   - headers that include CUDA's, which most machines lack, are included by CUDA's own files and tests/libtorch_replicas.h alone;
 #   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
 #     everything that is added there is opened somewhere.
@@ -28,6 +29,7 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   grep -rE '^ *# *include *<((c10|ATen|torch/csrc)/cuda|cuda|nccl|torch/nn/parallel/|torch/csrc/autograd/functions/comm)' \
     --include='*.h' --include='*.cpp' $(ls -d demi lab cli tests examples benchmarks 2>/dev/null) |
     grep -vE '^(demi/distributed/nccl/plugin.cpp|tests/libtorch_replicas.h):' | sed -E 's/^([^:]*):[^<"]*[<"]([^>"]*).*/cuda \1 \2/' || true
+  grep -HoE '((\.where|kWhere)( =|\{)|refuse[a-z_]*\() *"[a-z_0-9]+\.[A-Za-z_]+["(]' $files | sed -E 's/^([^:]*):[^"]*"([a-z_0-9]+)\.(.*)["(]$/place \1 \2 \3/' || true
   awk '  # of each block that holds more than forward declarations: its file and its namespace
     $1 == "namespace" && $2 ~ /^demi(:|$)/ { opened = $2; next }
     opened == "" || /^$/ || /^(class|struct) [A-Za-z]+;$/ { next }
@@ -79,6 +81,15 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   $1 == "parses" && $2 !~ /_test\.|testing|real_data/ {
     if (!($2 in may_parse)) complain($2 " calls the parser of nlohmann: other people'"'"'s JSON is read by demi::read_json")
     parses[$2] = 1
+  }
+  $1 == "place" && $2 !~ /_test\.|testing/ {
+    from = module($2)
+    is_own = from ~ "/" $3 "$" || from == $3
+    for (pair in added) {
+      split(pair, p, SUBSEP)
+      if (p[1] == from && ("::" p[2] "::") ~ ("::" $3 "::")) is_own = 1
+    }
+    if (!is_own) complain($2 " names the place " $3 "." $4 " in an error: " from " is not called " $3)
   }
   $1 == "cuda" { complain($2 " includes " $3 ", which includes CUDA'"'"'s headers: a machine without them could not build it") }
   $1 == "include" {

@@ -5,12 +5,12 @@
 #include <nlohmann/json.hpp>
 
 #include "demi/core/wait_until_testing.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/weights_file.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
 #include "lab/tokens/byte_pair.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/weights_file.h"
+#include "lab/workload/workload.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
 
@@ -24,7 +24,7 @@ class GenerateProgram : public Cli {
  protected:
   /// The shipped file of a small network with its initial weights, and no data beside it.
   std::string made(const std::string& tokenizer = "characters", const std::string& data = "text") {
-    auto config = demi::recipes::find_recipe("gpt-shakespeare").config;
+    auto config = demi::settings::find_recipe("gpt-shakespeare").config;
     config.data = data;
     config.data_dir.clear();
     config.tokenizer = tokenizer;
@@ -40,12 +40,12 @@ class GenerateProgram : public Cli {
     if (data == "tokens")
       for (char& c : text) c = '\0';
     small_recipes::write(config.train_file, text);
-    const auto run = demi::recipes::resolve(config, c10::kCPU);
-    const auto workload = demi::recipes::load_workload(config, c10::kCPU);
+    const auto run = demi::settings::resolve(config, c10::kCPU);
+    const auto workload = demi::workload::load_workload(config, c10::kCPU);
     const auto network = workload.make_network(1), spare = workload.make_network(0);
     const std::string file = folder_ / (data + ".safetensors");
-    demi::recipes::save_shipped_weights(*network.module, *spare.module, run.spec.precision, file,
-                                        config, demi::recipes::model_texts(run, workload, false));
+    demi::workload::save_shipped_weights(*network.module, *spare.module, run.spec.precision, file,
+                                         config, demi::workload::model_texts(run, workload, false));
     fs::remove_all(folder_ / "data");
     return file;
   }
@@ -186,12 +186,13 @@ TEST_F(GenerateProgram, RefusesWhatDoesNotFit) {
 
 TEST_F(GenerateProgram, AModelOfPicturesIsForPredict) {
   const auto config = small_recipes::of("fashion-cnn", folder_);
-  const auto run_of = demi::recipes::resolve(config, c10::kCPU);
-  const auto workload = demi::recipes::load_workload(config, c10::kCPU);
+  const auto run_of = demi::settings::resolve(config, c10::kCPU);
+  const auto workload = demi::workload::load_workload(config, c10::kCPU);
   const auto network = workload.make_network(1), spare = workload.make_network(0);
   const std::string file = folder_ / "pictures.safetensors";
-  demi::recipes::save_shipped_weights(*network.module, *spare.module, run_of.spec.precision, file,
-                                      config, demi::recipes::model_texts(run_of, workload, false));
+  demi::workload::save_shipped_weights(*network.module, *spare.module, run_of.spec.precision, file,
+                                       config,
+                                       demi::workload::model_texts(run_of, workload, false));
   const Outcome outcome = run({"generate", file, "--prompt", "a"});
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, AllOf(HasSubstr("fashion-cnn"), HasSubstr("demi predict")));

@@ -5,10 +5,10 @@
 #include <nlohmann/json.hpp>
 
 #include "demi/checkpoint/checkpoint.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/weights_file.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/weights_file.h"
+#include "lab/workload/workload.h"
 #include "tests/cli_testing.h"
 #include "tests/small_recipes.h"
 
@@ -27,11 +27,11 @@ class PredictProgram : public Cli {
     config.train_file = folder_ / "data/train.csv";
     config.test_file = config.train_file;
     small_recipes::write(config.train_file, "label,text\nneg,bad\npos,good\n");
-    const auto run = demi::recipes::resolve(config, c10::kCPU);
-    const auto workload = demi::recipes::load_workload(config, c10::kCPU);
+    const auto run = demi::settings::resolve(config, c10::kCPU);
+    const auto workload = demi::workload::load_workload(config, c10::kCPU);
     const auto network = workload.make_network(1), spare = workload.make_network(0);
-    demi::recipes::save_shipped_weights(*network.module, *spare.module, run.spec.precision, file_,
-                                        config, demi::recipes::model_texts(run, workload, false));
+    demi::workload::save_shipped_weights(*network.module, *spare.module, run.spec.precision, file_,
+                                         config, demi::workload::model_texts(run, workload, false));
     fs::remove_all(folder_ / "data");
   }
 

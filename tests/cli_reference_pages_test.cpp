@@ -21,10 +21,10 @@
 #include "lab/doctor/doctor.h"
 #include "lab/models/registry.h"
 #include "lab/profiler/profile_run.h"
-#include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/workload.h"
 #include "lab/report/table.h"
+#include "lab/settings/recipe.h"
+#include "lab/workload/workload.h"
 #include "tests/cli_testing.h"
 
 #pragma GCC diagnostic push
@@ -71,7 +71,7 @@ void backends_0(const std::function<void()>& measure) {
 
 void bench_0() {
   demi::bench::RecipeBenchOptions options;
-  options.config = demi::recipes::find_recipe("mlp").config;
+  options.config = demi::settings::find_recipe("mlp").config;
   const demi::bench::RecipeBenchResult result = demi::bench::bench_recipe(options, torch::kCPU);
   std::printf("%.2f\n", result.runs[1].speedup);
 }
@@ -299,10 +299,10 @@ void profile_0(c10::Device device, const std::function<void()>& train) {
 }
 
 void profiler_0() {
-  const demi::recipes::Config config = demi::recipes::find_recipe("mlp").config;
-  const demi::recipes::Workload workload = demi::recipes::load_workload(config, torch::kCPU);
+  const demi::settings::Config config = demi::settings::find_recipe("mlp").config;
+  const demi::workload::Workload workload = demi::workload::load_workload(config, torch::kCPU);
   const demi::profiler::RunProfile run = demi::profiler::profile_run(
-      {.config = config, .steps = 3}, demi::recipes::parse_run("bf16"), workload);
+      {.config = config, .steps = 3}, demi::settings::parse_run("bf16"), workload);
   for (const demi::profiler::OpUse& op : run.summary.ops)
     std::printf("%s %s %.3f ms\n", op.name.c_str(), op.dtype.c_str(), op.ms);
 }
@@ -362,12 +362,12 @@ void schedule_0(demi::optim::AdamW& optimizer, demi::GradScaler& scaler) {
 }
 
 void train_0() {
-  demi::recipes::Config config = demi::recipes::find_recipe("fashion-cnn").config;
-  demi::recipes::set(config, "epochs", "1", "main");
+  demi::settings::Config config = demi::settings::find_recipe("fashion-cnn").config;
+  demi::settings::set(config, "epochs", "1", "main");
   const c10::Device device = demi::pick_device("auto");
-  const demi::recipes::Workload workload = demi::recipes::load_workload(config, device);
+  const demi::workload::Workload workload = demi::workload::load_workload(config, device);
   const demi::recipes::RunResult result = demi::recipes::run(
-      demi::recipes::resolve(config, demi::recipes::parse_run("bf16"), device), workload, {});
+      demi::settings::resolve(config, demi::settings::parse_run("bf16"), device), workload, {});
 }
 
 void trainer_0(const torch::Tensor& x_train, const torch::Tensor& y_train,

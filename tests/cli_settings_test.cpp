@@ -9,8 +9,8 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "lab/data/data_sets.h"
-#include "lab/recipes/config_source.h"
 #include "lab/recipes/same_run_testing.h"
+#include "lab/settings/config_source.h"
 #include "tests/cli_testing.h"
 #include "tests/setting_values.h"
 #include "tests/small_recipes.h"
@@ -19,7 +19,7 @@ namespace cli_testing {
 namespace {
 
 using demi::data::Kind;
-using demi::recipes::Config;
+using demi::settings::Config;
 using nlohmann::json;
 using setting_values::Trained;
 
@@ -108,7 +108,7 @@ class SettingAndCommand : public Cli, public ::testing::WithParamInterface<int> 
     for (const auto& [name, value] : row_.base)
       setting_values::set_in(config_, name, value, folder_);
     config_.device = "cpu";
-    small_recipes::write(folder_ / "base.json", demi::recipes::to_json(config_));
+    small_recipes::write(folder_ / "base.json", demi::settings::to_json(config_));
     config_.ranks = 1;  // as far as `kind` is asked
     kind_ = demi::data::data_set(config_.data).kind;
   }
@@ -304,7 +304,7 @@ TEST_P(SettingAndCommand, Agree) {
     Words first{"train", row_.recipe, "--ema", "0.5", "--config", (folder_ / "base.json").string()};
     Config config = config_;
     config.from.clear();
-    small_recipes::write(folder_ / "first.json", demi::recipes::to_json(config));
+    small_recipes::write(folder_ / "first.json", demi::settings::to_json(config));
     first.back() = folder_ / "first.json";
     made("begun", first);
   }
@@ -330,7 +330,7 @@ TEST(SettingsOfCommands, HaveARow) {
   // Of networks from Python; of no run; a cell of its own.
   std::set<std::string> known{"model-output", "dry-run", "resume"};
   for (const Trained& row : rows()) known.insert(row.setting);
-  for (const demi::recipes::Setting& setting : demi::recipes::settings())
+  for (const demi::settings::Setting& setting : demi::settings::all_settings())
     EXPECT_TRUE(known.contains(setting.name)) << setting.name;
 }
 

@@ -156,8 +156,8 @@ TEST_F(Week, EachOutageIsWarnedOfOnce) {
 
 TEST_F(Week, RulesThatSayNothingAreRefused) {
   const std::pair<Words, const char*> refused[] = {
-      {{"--keep-every", "10min"}, "a time says not which checkpoints"},
-      {{"--keep-every", "-1"}, "this says not how often"},
+      {{"--keep-every", "10min"}, "takes steps or epochs, not a time"},
+      {{"--keep-every", "-1"}, "not a frequency"},
       {{"--best-by", "test_accuracy"}, "a regression has no accuracy"},
       {{"--keep-best", "2"}, "have no test set"},
   };

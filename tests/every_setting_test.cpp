@@ -23,9 +23,9 @@
 #include "demi/core/source_dir_testing.h"
 #include "demi/data/prefetch_loader.h"
 #include "demi/distributed/ranks_testing.h"
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/resolved.h"
 #include "tests/setting_values.h"
 #include "tests/small_recipes.h"
 
@@ -88,32 +88,32 @@ class EverySetting : public ::testing::Test {
   }
   ~EverySetting() override { fs::remove_all(folder_); }
 
-  void set_in(Config& config, const std::string& name, const std::string& value) const {
+  void set_in(settings::Config& config, const std::string& name, const std::string& value) const {
     setting_values::set_in(config, name, value, folder_);
   }
 
-  Config base_of(const Trained& row) {
+  settings::Config base_of(const Trained& row) {
     auto& known = recipes_[row.recipe];
     if (!known) known = small_recipes::of(row.recipe, folder_ / "data");
-    Config config = *known;
+    settings::Config config = *known;
     for (const auto& [name, value] : row.base) set_in(config, name, value);
     return config;
   }
 
   // What a run leaves, times and the text of the settings apart.
-  std::string left_by(const Config& config) {
-    auto& known = left_[to_json(config)];
+  std::string left_by(const settings::Config& config) {
+    auto& known = left_[settings::to_json(config)];
     if (!known.empty()) return known;
-    check(config);
+    settings::check(config);
     const fs::path folder = folder_ / "run";
     fs::remove_all(folder);
     fs::create_directories(folder);
-    const Workload workload = load_workload(config, c10::kCPU);
+    const workload::Workload workload = workload::load_workload(config, c10::kCPU);
     int asked = 0;
     const JobOptions options{.folder = folder, .checkpoints = folder / "kept", .should_stop = [&] {
                                return ++asked < 0;
                              }};
-    const RunResult result = run(resolve(config), workload, options);
+    const RunResult result = run(settings::resolve(config), workload, options);
     std::ostringstream text;
     for (const train::StepMetrics& step : result.history.steps)
       text << step.epoch << ' ' << fmt::format("{}", step.loss) << ' ' << step.learning_rate << ' '
@@ -132,7 +132,7 @@ class EverySetting : public ::testing::Test {
   }
 
   fs::path folder_;
-  std::map<std::string, std::optional<Config>> recipes_;
+  std::map<std::string, std::optional<settings::Config>> recipes_;
   std::map<std::string, std::string> left_;
 };
 
@@ -143,17 +143,17 @@ TEST_F(EverySetting, HasARow) {
   for (const auto& [setting, value] : kBackends) ++rows[setting];
   for (const char* setting : {"workers", "flush-subnormals"}) ++rows[setting];  // a test below
   for (const Elsewhere& row : kElsewhere) ++rows[row.setting];
-  for (const Setting& setting : settings())
+  for (const settings::Setting& setting : settings::all_settings())
     EXPECT_GE(rows[setting.name], 1) << setting.name << ": what fails if it is passed over?";
-  EXPECT_EQ(rows.size(), settings().size()) << "a row of a setting that is none";
+  EXPECT_EQ(rows.size(), settings::all_settings().size()) << "a row of a setting that is none";
 }
 
 TEST_F(EverySetting, ChangesTheRun) {
   for (const Trained& row : trained()) {
     SCOPED_TRACE(row.setting + " " + row.value + ", " + row.recipe);
     try {
-      const Config base = base_of(row);
-      Config changed = base;
+      const settings::Config base = base_of(row);
+      settings::Config changed = base;
       set_in(changed, row.setting, row.value);
       EXPECT_NE(left_by(base), left_by(changed));
     } catch (const std::exception& error) {
@@ -171,15 +171,16 @@ TEST_F(EverySetting, TrainsOnRanksAsInOneProcess) {
   for (const Trained& row : trained()) {
     if (alone.contains(row.setting)) continue;
     SCOPED_TRACE(row.setting + " " + row.value + ", " + row.recipe);
-    Config config = base_of(row);
+    settings::Config config = base_of(row);
     set_in(config, row.setting, row.value);
-    const RunResult one = run(resolve(config), load_workload(config, c10::kCPU), {});
+    const RunResult one =
+        run(settings::resolve(config), workload::load_workload(config, c10::kCPU), {});
     config.ranks = 2;
     config.batch_size /= 2;
-    check(config);
-    std::vector<Workload> parts;
+    settings::check(config);
+    std::vector<workload::Workload> parts;
     for (int64_t rank : {0, 1}) {
-      parts.push_back(read_data(resolve(config), {rank, 2})(config.batch_size));
+      parts.push_back(workload::read_data(settings::resolve(config), {rank, 2})(config.batch_size));
       // Made here, since threads share the generator that each rank has.
       parts.back().make_network = [made = parts.back().make_network(static_cast<uint64_t>(
                                        config.seed))](uint64_t) { return made; };
@@ -187,8 +188,8 @@ TEST_F(EverySetting, TrainsOnRanksAsInOneProcess) {
     std::vector<RunResult> results(2);
     const auto errors = demi::testing::on_ranks(2, [&](distributed::ProcessGroup& group) {
       const auto rank = static_cast<std::size_t>(group.rank());
-      results[rank] =
-          run(resolve(config), parts[rank], {.group = {&group, [](distributed::ProcessGroup*) {}}});
+      results[rank] = run(settings::resolve(config), parts[rank],
+                          {.group = {&group, [](distributed::ProcessGroup*) {}}});
     });
     EXPECT_THAT(errors, ::testing::Each(""));
     for (const RunResult& result : results) {
@@ -210,7 +211,7 @@ TEST_F(EverySetting, TrainsOnRanksAsInOneProcess) {
 
 // Else the rows above would show nothing.
 TEST_F(EverySetting, AndNothingElseDoes) {
-  const Config config = base_of({.setting = "", .value = ""});
+  const settings::Config config = base_of({.setting = "", .value = ""});
   const std::string once = left_by(config);
   left_.clear();
   EXPECT_EQ(left_by(config), once);
@@ -218,33 +219,35 @@ TEST_F(EverySetting, AndNothingElseDoes) {
 
 TEST_F(EverySetting, OfLibTorchBecomesLibTorchs) {
   for (const auto& [setting, value] : kBackends) {
-    Config config = find_recipe("mlp").config;
-    const Backends before = backends_of(config);
-    set(config, setting, value, setting);
-    EXPECT_FALSE(backends_of(config) == before) << setting;
+    settings::Config config = settings::find_recipe("mlp").config;
+    const Backends before = settings::backends_of(config);
+    settings::set(config, setting, value, setting);
+    EXPECT_FALSE(settings::backends_of(config) == before) << setting;
   }
 }
 
 TEST_F(EverySetting, OfHowItTrainsReachesTheTrainerAndTheLoader) {
-  Config config = base_of({.setting = "", .value = ""});
-  const auto flushes = [&] { return trainer_options(resolve(config), 1).flush_subnormals; };
+  settings::Config config = base_of({.setting = "", .value = ""});
+  const auto flushes = [&] {
+    return settings::trainer_options(settings::resolve(config), 1).flush_subnormals;
+  };
   EXPECT_TRUE(flushes());
-  set(config, "flush-subnormals", "false", "");
+  settings::set(config, "flush-subnormals", "false", "");
   EXPECT_FALSE(flushes());
   const auto prefetches = [&] {
     return dynamic_cast<const data::PrefetchLoader*>(
-               load_workload(config, c10::kCPU).train.get()) != nullptr;
+               workload::load_workload(config, c10::kCPU).train.get()) != nullptr;
   };
   EXPECT_FALSE(prefetches());
-  set(config, "workers", "1", "");
+  settings::set(config, "workers", "1", "");
   EXPECT_TRUE(prefetches());
 }
 
 TEST_F(EverySetting, ThatCannotMeanAnythingIsRefused) {
   for (const Trained& row : kRefused) {
-    Config config = base_of(row);
+    settings::Config config = base_of(row);
     set_in(config, row.setting, row.value);
-    EXPECT_THROW(load_workload(config, c10::kCPU), UsageError) << row.recipe;
+    EXPECT_THROW(workload::load_workload(config, c10::kCPU), UsageError) << row.recipe;
   }
 }
 

@@ -8,15 +8,15 @@
 
 #include "demi/core/cuda_library.h"
 #include "lab/bench/recipe.h"
-#include "lab/recipes/batch_size.h"
 #include "lab/recipes/eval.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run.h"
+#include "lab/workload/batch_size.h"
 #include "tests/small_recipes.h"
 
 namespace {
 
-using demi::recipes::parse_run;
+using demi::settings::parse_run;
 
 std::string why_no_gpu() {
   const demi::CudaLibrary& library = demi::load_cuda();
@@ -37,10 +37,10 @@ class Gpu : public ::testing::Test {
     if (const std::string why = why_no_gpu(); !why.empty()) GTEST_SKIP() << why;
   }
 
-  demi::recipes::RunResult train(const demi::recipes::Config& config, const std::string& precision,
+  demi::recipes::RunResult train(const demi::settings::Config& config, const std::string& precision,
                                  c10::Device device) {
-    return demi::recipes::run(demi::recipes::resolve(config, parse_run(precision), device),
-                              demi::recipes::load_workload(config, device), {.folder = folder_});
+    return demi::recipes::run(demi::settings::resolve(config, parse_run(precision), device),
+                              demi::workload::load_workload(config, device), {.folder = folder_});
   }
 
   std::filesystem::path folder_;
@@ -82,9 +82,10 @@ TEST_F(Gpu, EvaluatesASavedTextModelAndTimesItsStep) {
   EXPECT_TRUE(std::isfinite(saved.runs.back().evaluation.loss));
   EXPECT_NO_THROW(
       demi::bench::bench_recipe({.config = config, .warmup = 2, .steps = 1, .rounds = 1}, kGpu));
-  EXPECT_GE(demi::recipes::find_batch_size(demi::recipes::resolve(config, parse_run("fp16"), kGpu),
-                                           demi::recipes::load_workload(config, kGpu)),
-            1);
+  EXPECT_GE(
+      demi::workload::find_batch_size(demi::settings::resolve(config, parse_run("fp16"), kGpu),
+                                      demi::workload::load_workload(config, kGpu)),
+      1);
 }
 
 TEST_F(Gpu, IsCalledByItsName) {

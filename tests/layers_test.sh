@@ -62,6 +62,12 @@ file cli/reader.cpp 'namespace demi::cli {\nauto a = Json::accept(text), b = jso
 refuses "cli/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
 file demi/house/reader.cpp 'namespace demi::house {\nvoid f() { file >> json; }\n}'
 refuses "demi/house/reader.cpp calls the parser of nlohmann: other people's JSON is read by demi::read_json"
+file lab/house/guest.cpp '#include "demi/house/house.h"\nnamespace demi::house {\nvoid f() { refuse({.where = "kitchen.find"}); }\n}'
+refuses "lab/house/guest.cpp names the place kitchen.find in an error: lab/house is not called kitchen"
+file scripts/namespaces.txt 'demi/ground: demi\nlab/house: demi::house demi::kitchen::stove'
+file lab/house/guest.cpp '#include "demi/house/house.h"\nnamespace demi::kitchen::stove {\nvoid f() { refuse({.where = "kitchen.find"}); throw E({.where = "house.of"}); }\n}\nnamespace demi::house {\nint guests;\n}'
+check 0
+small_tree
 for header in c10/cuda/CUDAStream.h cuda_runtime_api.h torch/nn/parallel/data_parallel.h; do
   file demi/house/house_test.cpp "#include <$header>"
   refuses "demi/house/house_test.cpp includes $header, which includes CUDA's headers: a machine without them could not build it"

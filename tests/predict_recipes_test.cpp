@@ -15,11 +15,11 @@
 #include "demi/core/error.h"
 #include "lab/data/picture.h"
 #include "lab/predict/predict.h"
-#include "lab/recipes/model_data.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/weights_file.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/model_data.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/weights_file.h"
+#include "lab/workload/workload.h"
 #include "tests/small_recipes.h"
 
 namespace {
@@ -27,8 +27,8 @@ namespace {
 namespace fs = std::filesystem;
 namespace predict = demi::predict;
 using demi::data::Batch;
-using demi::recipes::Config;
-using demi::recipes::Workload;
+using demi::settings::Config;
+using demi::workload::Workload;
 using predict::Input;
 using predict::Prediction;
 using ::testing::HasSubstr;
@@ -49,13 +49,14 @@ class PredictRecipe : public ::testing::Test {
 
   // The file of a network with its initial weights.
   void save(const Config& config) {
-    const auto run = demi::recipes::resolve(config, c10::kCPU);
-    workload_ = demi::recipes::load_workload(config, c10::kCPU);
+    const auto run = demi::settings::resolve(config, c10::kCPU);
+    workload_ = demi::workload::load_workload(config, c10::kCPU);
     network_ = workload_.make_network(7);
     const auto spare = workload_.make_network(0);
     file_ = folder_ / "model.safetensors";
-    demi::recipes::save_shipped_weights(*network_.module, *spare.module, run.spec.precision, file_,
-                                        config, demi::recipes::model_texts(run, workload_, false));
+    demi::workload::save_shipped_weights(*network_.module, *spare.module, run.spec.precision, file_,
+                                         config,
+                                         demi::workload::model_texts(run, workload_, false));
     network_.module->eval();
   }
 
@@ -333,7 +334,7 @@ TEST_F(PredictRecipe, RowsAndAnOlderFileOfTextsAreRefused) {
     texts.erase(name);
   demi::checkpoint::save_safetensors(file_, tensors, texts);
   EXPECT_THROW(predict::load_model(file_, {}), demi::DataError);
-  EXPECT_TRUE(predict::lacks_words(demi::recipes::read_model_texts(file_)));
+  EXPECT_TRUE(predict::lacks_words(demi::workload::read_model_texts(file_)));
 }
 
 }  // namespace

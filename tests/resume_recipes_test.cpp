@@ -30,7 +30,7 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
 
   // Steps of two batches, and one of the epoch's third.
   Config config() const {
-    Config config = small_recipes::of(GetParam(), folder_ / "data");
+    settings::Config config = small_recipes::of(GetParam(), folder_ / "data");
     config.epochs = 2;
     config.steps = 0;
     config.accumulate = 2;
@@ -41,16 +41,16 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
 
   // Stopped when it asks for the `stop_at`-th time whether it should: before the first batch, after
   // each, and before each batch of a test. 0: never.
-  RunResult run_in(const std::string& name, const Workload& workload, int stop_at) {
+  RunResult run_in(const std::string& name, const workload::Workload& workload, int stop_at) {
     fs::create_directories(folder_ / name);
     int asked = 0;
     JobOptions options{.folder = folder_ / name, .checkpoints = folder_ / name / "kept"};
     options.resume = true;
-    options.on_resume = [&](const RunSpec&, const train::History& history) {
+    options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
       steps_before_.push_back(history.steps.size());
     };
     options.should_stop = [&] { return ++asked == stop_at; };
-    return run(resolve(config(), parse_run("bf16")), workload, options);
+    return run(settings::resolve(config(), settings::parse_run("bf16")), workload, options);
   }
 
   fs::path folder_;
@@ -61,7 +61,7 @@ TEST_P(ResumedRecipe, EndsWithTheBitsOfTheUnbrokenRun) {
   if (is_large() && !std::getenv("DEMI_ALL_RECIPES"))
     GTEST_SKIP()
         << "its checkpoints are large: DEMI_ALL_RECIPES=1, or the test long.resume_recipes";
-  const Workload workload = load_workload(config(), c10::kCPU);
+  const workload::Workload workload = workload::load_workload(config(), c10::kCPU);
   const RunResult unbroken = run_in("unbroken", workload, 0);
   ASSERT_EQ(unbroken.history.steps.size(), 4u);
   steps_before_.clear();

@@ -11,14 +11,14 @@
 #include "demi/data/to_device.h"
 #include "demi/train/trainer.h"
 #include "lab/bench/recipe.h"
-#include "lab/recipes/batch_size.h"
 #include "lab/recipes/run.h"
+#include "lab/workload/batch_size.h"
 #include "tests/small_recipes.h"
 
 namespace {
 
 using demi::data::Batch;
-using demi::recipes::parse_run;
+using demi::settings::parse_run;
 using demi::train::History;
 using second_device::kDevice;
 
@@ -37,11 +37,11 @@ class Folder {
 
 class Recipes : public ::testing::TestWithParam<std::string> {
  protected:
-  std::vector<double> losses(const demi::recipes::Config& config, const char* precision,
+  std::vector<double> losses(const demi::settings::Config& config, const char* precision,
                              c10::Device device) {
-    const auto workload = demi::recipes::load_workload(config, device);
+    const auto workload = demi::workload::load_workload(config, device);
     const auto result =
-        demi::recipes::run(demi::recipes::resolve(config, parse_run(precision), device), workload,
+        demi::recipes::run(demi::settings::resolve(config, parse_run(precision), device), workload,
                            {.folder = folder_.path()});
     EXPECT_FALSE(result.history.failed) << result.history.failed.value_or("");
     EXPECT_EQ(workload.test != nullptr, result.test_accuracy_fp32_eval.has_value());
@@ -159,9 +159,9 @@ TEST(SecondDevice, BatchesThatAreMadeAheadGoThereAsOthersDo) {
 TEST(SecondDevice, FindsABatchSizeForTextsAndTimesTheirStep) {
   const Folder folder;
   const auto config = small_recipes::of("imdb-lstm", folder.path());
-  const auto workload = demi::recipes::load_workload(config, kDevice);
-  EXPECT_EQ(demi::recipes::find_batch_size(
-                demi::recipes::resolve(config, parse_run("fp32"), kDevice), workload),
+  const auto workload = demi::workload::load_workload(config, kDevice);
+  EXPECT_EQ(demi::workload::find_batch_size(
+                demi::settings::resolve(config, parse_run("fp32"), kDevice), workload),
             small_recipes::kExamples);
   const auto timed = demi::bench::bench_recipe(
       {.config = config, .runs = {parse_run("bf16")}, .warmup = 2, .steps = 1, .rounds = 1},

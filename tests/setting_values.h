@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "lab/recipes/config.h"
+#include "lab/settings/config.h"
 
 namespace setting_values {
 
@@ -140,8 +140,8 @@ inline std::string in_folder(std::string value, const fs::path& folder) {
   return value;
 }
 
-inline void set_in(demi::recipes::Config& config, const std::string& name, const std::string& value,
-                   const fs::path& folder) {
+inline void set_in(demi::settings::Config& config, const std::string& name,
+                   const std::string& value, const fs::path& folder) {
   set(config, name, in_folder(value, folder), "--" + name);
 }
 

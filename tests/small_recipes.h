@@ -11,12 +11,12 @@
 #include <vector>
 
 #include "lab/data/registry.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace small_recipes {
 
 namespace fs = std::filesystem;
-using demi::recipes::Config;
+using demi::settings::Config;
 
 constexpr int kExamples = 12;  // of training; a third of that to test on
 constexpr int kBatch = 4;
@@ -167,7 +167,7 @@ inline void write_data(const std::string& name, const fs::path& folder) {
 /// Of that recipe, with its data below `folder`: three batches of four examples, in two steps of
 /// which nothing is random.
 inline Config of(const std::string& recipe, const fs::path& folder) {
-  Config c = demi::recipes::find_recipe(recipe).config;
+  Config c = demi::settings::find_recipe(recipe).config;
   c.epochs = 1;
   c.steps = 2;
   c.batches = kExamples / kBatch;
@@ -216,7 +216,7 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
 
 inline std::vector<std::string> names() {
   std::vector<std::string> all;
-  for (const demi::recipes::Recipe& recipe : demi::recipes::recipes()) all.push_back(recipe.name);
+  for (const demi::settings::Recipe& recipe : demi::settings::recipes()) all.push_back(recipe.name);
   return all;
 }
 

@@ -45,7 +45,7 @@ class WholeLogits : public ::testing::Test {
   }
   ~WholeLogits() override { fs::remove_all(folder_); }
 
-  recipes::Workload workload() const { return recipes::load_workload(config_, c10::kCPU); }
+  workload::Workload workload() const { return workload::load_workload(config_, c10::kCPU); }
 
   void expect_pieces(const char* what, const std::function<void()>& work) {
     const profile::AllocationLog log(c10::kCPU);
@@ -58,26 +58,26 @@ class WholeLogits : public ::testing::Test {
   }
 
   const fs::path folder_;
-  recipes::Config config_;
+  settings::Config config_;
 };
 
 TEST_F(WholeLogits, AreNeverMade) {
-  const recipes::Workload workload = this->workload();
+  const workload::Workload workload = this->workload();
   for (const auto& [block, precision] :
        {std::pair{"gpt2", "fp32"}, {"gpt2", "fp16"}, {"llama", "bf16"}, {"nanochat", "bf16"}}) {
     config_.block = block;
     expect_pieces(block, [&, &precision = precision] {
       // As `demi train` asks for it.
-      recipes::run(recipes::resolve(config_, recipes::parse_run(precision)), workload,
+      recipes::run(settings::resolve(config_, settings::parse_run(precision)), workload,
                    {.per_class = true});
     });
   }
 }
 
 TEST_F(WholeLogits, AreNotMadeByWhatMeasuresTheNetwork) {
-  const recipes::Workload workload = this->workload();
-  const recipes::Resolved fp32 = recipes::resolve(config_, recipes::parse_run("fp32")),
-                          bf16 = recipes::resolve(config_, recipes::parse_run("bf16"));
+  const workload::Workload workload = this->workload();
+  const settings::Resolved fp32 = settings::resolve(config_, settings::parse_run("fp32")),
+                           bf16 = settings::resolve(config_, settings::parse_run("bf16"));
   expect_pieces("compare", [&] {
     recipes::compare({.config = config_, .runs = {fp32, bf16}}, workload);
   });
@@ -89,18 +89,18 @@ TEST_F(WholeLogits, AreNotMadeByWhatMeasuresTheNetwork) {
   });
   expect_pieces("profile", [&] {
     profiler::profile_run({.config = config_, .warmup = 1, .steps = 1, .kernel_names = false},
-                          recipes::parse_run("bf16"), workload);
+                          settings::parse_run("bf16"), workload);
   });
   config_.what_if = "fp16";
   expect_pieces("what-if", [&] {
-    recipes::run(recipes::resolve(config_, recipes::parse_run("fp32")), workload, {});
+    recipes::run(settings::resolve(config_, settings::parse_run("fp32")), workload, {});
   });
 }
 
 TEST_F(WholeLogits, AreNotMadeByEval) {
   const recipes::JobOptions options{.folder = folder_};
 
-  recipes::run(recipes::resolve(config_, recipes::parse_run("bf16")), workload(), options);
+  recipes::run(settings::resolve(config_, settings::parse_run("bf16")), workload(), options);
   expect_pieces("eval", [&] {
     recipes::evaluate_saved(folder_ / "model.safetensors", {.data_dir = config_.data_dir});
   });

@@ -26,7 +26,7 @@ std::optional<Number> number_in(std::string_view text) {
 [[noreturn]] void refuse_every(std::string_view text) {
   const std::string meant = every_meant(text);
   throw UsageError({.where = "train.Every.parse",
-                    .what = "this says not how often",
+                    .what = "not a frequency",
                     .seen = text.empty() ? "nothing" : text,
                     .accepted = "a number of steps (400), of epochs (1epoch, 2epochs), of minutes "
                                 "(10min) or of hours (1.5h, 1h30m), of seconds (90s); 0 for never",

@@ -80,7 +80,7 @@ bool StepTargets::take_pointers(bool captured) {
 void StepTargets::refuse_overlap() const {
   const auto pair = find_overlap(parameters_);
   if (!pair) return;
-  refuse({.where = "optim.step",
+  refuse({.where = "weights.StepTargets",
           .what = "two parameters of one optimizer lie in the same memory",
           .seen = c10::str("shapes ", parameters_[pair->first].sizes(), " and ",
                            parameters_[pair->second].sizes()),

@@ -16,9 +16,9 @@
 #include "demi/profile/memory.h"
 #include "lab/bench/memory_step.h"
 #include "lab/models/registry.h"
-#include "lab/recipes/batch_size.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/resolved.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/batch_size.h"
 
 namespace demi::bench {
 namespace {
@@ -28,10 +28,12 @@ constexpr int64_t kExamples = 32;   // from which is predicted, at most; and fro
 constexpr double kFreeShare = 0.8;  // of what is free
 constexpr int64_t kTokens = 256;
 
-data::Kind kind_of(const recipes::Config& config) { return models::find_model(config.model).reads; }
+data::Kind kind_of(const settings::Config& config) {
+  return models::find_model(config.model).reads;
+}
 
 // Of what the model is made for; of a model for any pictures what the config says.
-models::PictureShape pictures_of(const recipes::Config& config) {
+models::PictureShape pictures_of(const settings::Config& config) {
   return models::find_model(config.model)
       .pictures.value_or(
           models::PictureShape{.size = config.image_size, .classes = config.classes});
@@ -91,10 +93,10 @@ int64_t classes_of(const MemoryBenchOptions& options) {
   return pictures_of(options.config).classes;
 }
 
-MemoryWork work_of(const MemoryBenchOptions& options, const recipes::RunSpec& run,
+MemoryWork work_of(const MemoryBenchOptions& options, const settings::RunSpec& run,
                    const std::vector<int64_t>& input, c10::Device device) {
-  recipes::Config config = options.config;
-  recipes::DataShape shape{.classes = classes_of(options), .vocabulary = options.vocabulary};
+  settings::Config config = options.config;
+  workload::DataShape shape{.classes = classes_of(options), .vocabulary = options.vocabulary};
   switch (kind_of(config)) {
     case data::Kind::rows:
       if (config.out == config.in) config.out = input[1];
@@ -111,20 +113,20 @@ MemoryWork work_of(const MemoryBenchOptions& options, const recipes::RunSpec& ru
       if (shape.classes > 2) config.loss = "cross-entropy";
       break;
   }
-  return {.run = recipes::resolve(config, run, device),
+  return {.run = settings::resolve(config, run, device),
           .shape = shape,
           .example = {input.begin() + 1, input.end()},
           .forward = options.forward,
           .whole_logits = options.whole_logits};
 }
 
-std::vector<recipes::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {
-  std::vector<recipes::RunSpec> runs = recipes::default_runs(device);
+std::vector<settings::RunSpec> runs_of(const MemoryBenchOptions& options, c10::Device device) {
+  std::vector<settings::RunSpec> runs = recipes::default_runs(device);
   if (options.runs.empty())
-    runs.insert(runs.begin() + 1, recipes::parse_run(runs.back().label + "-true"));
+    runs.insert(runs.begin() + 1, settings::parse_run(runs.back().label + "-true"));
   else
     runs.resize(1);  // fp32
-  for (const recipes::RunSpec& run : options.runs)
+  for (const settings::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   return runs;
 }
@@ -208,15 +210,15 @@ int64_t parameters_of(const MemoryWork& work) {
   profile::count_cpu_memory();
   const profile::AllocationLog within_the_bound(device, bound_of(device));
   return models::parameter_count(
-      *recipes::make_network(work.run.config, work.shape, /*seed=*/0, device).module);
+      *workload::make_network(work.run.config, work.shape, /*seed=*/0, device).module);
 }
 
 void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
                   const std::vector<int64_t>& batch_sizes, c10::Device device) {
   std::vector<std::vector<MemoryRow>> by_run;
-  const std::vector<recipes::RunSpec> runs = runs_of(options, device);
+  const std::vector<settings::RunSpec> runs = runs_of(options, device);
   Parts parts(options.on_part, 2 * runs.size() * batch_sizes.size());
-  for (const recipes::RunSpec& run : runs) {
+  for (const settings::RunSpec& run : runs) {
     const MemoryWork work = work_of(options, run, result.input, device);
     if (by_run.empty()) result.parameters = parameters_of(work);
     Predictions predictions(work);
@@ -239,7 +241,7 @@ void measure_runs(MemoryBenchResult& result, const MemoryBenchOptions& options,
 
 }  // namespace
 
-std::vector<int64_t> input_of(const recipes::Config& config) {
+std::vector<int64_t> input_of(const settings::Config& config) {
   const int64_t batch = config.batch_size;
   switch (kind_of(config)) {
     case data::Kind::rows:
@@ -265,7 +267,7 @@ MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device de
   try {
     measure_runs(result, options, sizes, device);
   } catch (const std::exception& error) {
-    if (!recipes::is_out_of_memory(error)) throw;
+    if (!workload::is_out_of_memory(error)) throw;
     refuse({.where = kMemoryBench,
             .what = "the work is beyond the free memory",
             .seen = fmt::format("input {}", fmt::join(result.input, ",")),

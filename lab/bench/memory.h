@@ -9,20 +9,20 @@
 #include "demi/core/export.h"
 #include "lab/bench/memory_trace.h"
 #include "lab/bench/progress.h"
-#include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/run_spec.h"
+#include "lab/settings/config.h"
+#include "lab/settings/run_spec.h"
 
 namespace demi::bench {
 
 /// `demi bench memory`: bytes of tensors of a recipe's model, predicted and measured.
 struct MemoryBenchOptions {
-  recipes::Config config = {};  // model, optimizer, loss, clipping, accumulation
+  settings::Config config = {};  // model, optimizer, loss, clipping, accumulation
   /// (N, in), (N, C, H, W) or (N, T), the batch first; empty: input_of(config).
   std::vector<int64_t> input = {};
   std::vector<int64_t> batch_sizes = {};  // empty: the input's
   /// Empty: FP32, the device's 16-bit model, its mixed precision.
-  std::vector<recipes::RunSpec> runs = {};
+  std::vector<settings::RunSpec> runs = {};
   bool forward = false;        // one forward pass without training
   bool whole_logits = false;   // the loss of all outputs, although the network has its own
   int64_t classes = 0;         // 0: the recipe's; two for texts
@@ -52,7 +52,7 @@ struct MemoryBenchResult {
 };
 
 /// The shape of the recipe's batch, as far as the config says; texts have 256 tokens.
-DEMI_API std::vector<int64_t> input_of(const recipes::Config& config);
+DEMI_API std::vector<int64_t> input_of(const settings::Config& config);
 
 /// Predicts and measures. The prediction knows the work with two smaller batches alone, powers of
 /// two of at most 32 and 64 examples (of batches below 8: with one and two examples more): each

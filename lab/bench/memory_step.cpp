@@ -47,7 +47,7 @@ data::Batch random_batch(const MemoryWork& work, int64_t size) {
       batch.lengths = at::full({size}, work.example.front(), at::kLong);
       break;
   }
-  const recipes::Config& config = work.run.config;
+  const settings::Config& config = work.run.config;
   if (config.loss == "mse")
     batch.target = at::randn({size, config.out}, floats);
   else if (config.loss == "bce")
@@ -57,7 +57,7 @@ data::Batch random_batch(const MemoryWork& work, int64_t size) {
   return batch;
 }
 
-GradScalerOptions scaler_options(const recipes::RunSpec& run) {
+GradScalerOptions scaler_options(const settings::RunSpec& run) {
   using Kind = train::LossScale::Kind;
   const bool enabled = run.loss_scale.kind == Kind::automatic ? run.precision.autocast == at::kHalf
                                                               : run.loss_scale.kind != Kind::off;
@@ -85,13 +85,13 @@ class TracedModel {
         precision_(work.run.spec.precision),
         device_(work.run.device),
         log_(device_, limit) {
-    network_ = recipes::make_network(work.run.config, work.shape, /*seed=*/0, device_);
+    network_ = workload::make_network(work.run.config, work.shape, /*seed=*/0, device_);
     if (!precision_.is_mixed() && precision_.weights != at::kFloat)
       network_.module->to(precision_.weights);
     if (work.forward)
       network_.module->eval();
     else
-      optimizer_ = recipes::make_optimizer(work.run, network_);
+      optimizer_ = settings::make_optimizer(work.run, network_);
     batch_ = random_batch(work, batch_size);
     profile::reset_peak_memory(device_);
     begin_ = log_.now();
@@ -112,7 +112,7 @@ class TracedModel {
   // From the second batch of a window on each holds what the second does.
   void step(GradScaler& scaler) {
     const std::int64_t batches =
-        std::min<std::int64_t>(recipes::batches_of_step(work_.run.config), 2);
+        std::min<std::int64_t>(settings::batches_of_step(work_.run.config), 2);
     for (std::int64_t i = 0; i < batches; ++i) forward_and_backward(scaler);
     if (work_.run.config.clip_norm > 0) {
       scaler.unscale_(*optimizer_);
@@ -150,7 +150,7 @@ class TracedModel {
     mark_gradients();
   }
   at::Tensor loss_of(const data::Batch& batch) {
-    const recipes::Resolved& run = work_.run;
+    const settings::Resolved& run = work_.run;
     if (!work_.whole_logits && train::computes(network_, run.loss))
       return train::own_loss(network_, run.loss, batch, run.config.label_smoothing).mean;
     return run.loss(network_.forward(batch), batch.target, run.config.label_smoothing);

@@ -5,15 +5,15 @@
 
 #include "demi/core/export.h"
 #include "lab/bench/memory_trace.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace demi::bench {
 
 /// A model in training or in use, whose memory is traced.
 struct MemoryWork {
-  recipes::Resolved run;
-  recipes::DataShape shape = {};
+  settings::Resolved run;
+  workload::DataShape shape = {};
   std::vector<int64_t> example = {};  // the shape of one: (in), (C, H, W) or (T)
   bool forward = false;       // one forward pass without a graph, in place of two training steps
   bool whole_logits = false;  // as MemoryBenchOptions

@@ -9,7 +9,7 @@
 #include "demi/products/through_fp32.h"
 #include "demi/weights/weights.h"
 #include "lab/bench/progress_testing.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::bench {
 namespace {
@@ -24,7 +24,7 @@ constexpr int64_t kWidth = 256, kLayers = 3;
 constexpr int64_t kParameters = kLayers * (kWidth * kWidth + kWidth);
 
 MemoryBenchOptions mlp(int64_t batch_size, const std::string& optimizer = "adam") {
-  MemoryBenchOptions options{.config = recipes::find_recipe("mlp").config,
+  MemoryBenchOptions options{.config = settings::find_recipe("mlp").config,
                              .input = {batch_size, kWidth}};
   options.config.optimizer = optimizer;
   options.config.weight_decay = 0;
@@ -119,8 +119,8 @@ TEST(Memory, IsPredictedFromSmallerBatches) {
 // An LSTM over 5 tokens and a convolution network, on batches that a small machine holds.
 TEST(Memory, IsPredictedOfTextsAndPictures) {
   MemoryBenchOptions texts{
-      .config = recipes::find_recipe("imdb-lstm").config, .input = {24, 5}, .vocabulary = 100};
-  MemoryBenchOptions pictures{.config = recipes::find_recipe("cifar10-cnn").config,
+      .config = settings::find_recipe("imdb-lstm").config, .input = {24, 5}, .vocabulary = 100};
+  MemoryBenchOptions pictures{.config = settings::find_recipe("cifar10-cnn").config,
                               .input = {24, 3, 16, 16}};
   for (const MemoryBenchOptions& options : {texts, pictures}) {
     for (const MemoryRow& row : bench_memory(options, c10::kCPU).rows) {
@@ -156,9 +156,9 @@ void expect_refused(const MemoryBenchOptions& options, const char* words, const 
 TEST(Memory, OfATransformerWithoutWhatSavesIt) {
   constexpr int64_t kRows = 16 * 64, kVocabulary = 8192;
   const auto peak = [](const std::string& recompute, bool whole_logits) {
-    MemoryBenchOptions options{.config = recipes::find_recipe("gpt-shakespeare").config,
+    MemoryBenchOptions options{.config = settings::find_recipe("gpt-shakespeare").config,
                                .input = {16, 64},
-                               .runs = {recipes::parse_run("bf16")},
+                               .runs = {settings::parse_run("bf16")},
                                .whole_logits = whole_logits,
                                .vocabulary = kVocabulary};
     options.config.recompute = recompute;
@@ -172,7 +172,7 @@ TEST(Memory, OfATransformerWithoutWhatSavesIt) {
 
 TEST(Memory, TellsItsParts) {
   MemoryBenchOptions options = mlp(4);
-  options.runs = {recipes::parse_run("bf16")};
+  options.runs = {settings::parse_run("bf16")};
   options.batch_sizes = {4, 9};
   ToldParts told;
   options.on_part = told.on_part();
@@ -187,7 +187,7 @@ TEST(Memory, TellsItsParts) {
 }
 
 TEST(Memory, RefusesALossInAForwardPass) {
-  expect_refused({.config = recipes::find_recipe("gpt-shakespeare").config,
+  expect_refused({.config = settings::find_recipe("gpt-shakespeare").config,
                   .input = {1, 8},
                   .forward = true,
                   .whole_logits = true},

@@ -7,13 +7,13 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::bench {
 namespace {
 
 RecipeBenchOptions of_width(const ModelBenchOptions& options, int64_t width) {
-  RecipeBenchOptions one{.config = recipes::find_recipe("mlp").config,
+  RecipeBenchOptions one{.config = settings::find_recipe("mlp").config,
                          .runs = options.runs,
                          .warmup = options.warmup,
                          .steps = options.steps,

@@ -18,7 +18,7 @@ struct ModelBenchOptions {
   int64_t batch_size = 512;                          // rows of a step
   int64_t layers = 3;                                // linear layers
   /// As in RecipeBenchOptions; the first one that is not fp32 counts.
-  std::vector<recipes::RunSpec> runs = {};
+  std::vector<settings::RunSpec> runs = {};
   int warmup = 5, steps = 5, rounds = 5;  // as in RecipeBenchOptions
   OnPart on_part = {};                    // told of the parts
 };

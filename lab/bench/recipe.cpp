@@ -14,8 +14,8 @@
 #include "lab/bench/timing.h"
 #include "lab/models/registry.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace demi::bench {
 namespace {
@@ -47,20 +47,20 @@ class Stretch : public data::Loader {
 class Runner {
  public:
   /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
-  Runner(recipes::Resolved run, const recipes::Workload& workload, int64_t steps)
+  Runner(settings::Resolved run, const workload::Workload& workload, int64_t steps)
       : run_(std::move(run)),
         workload_(workload),
         network_(workload.make_network(static_cast<uint64_t>(run_.config.seed))),
-        optimizer_(recipes::make_optimizer(run_, network_)),
-        options_(recipes::trainer_options(
+        optimizer_(settings::make_optimizer(run_, network_)),
+        options_(settings::trainer_options(
             run_,
-            std::max(workload.train->batches(), steps * recipes::batches_of_step(run_.config)))),
+            std::max(workload.train->batches(), steps * settings::batches_of_step(run_.config)))),
         schedule_(std::exchange(options_.schedule, {})),
         momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
     options_.epochs = 1;
     options_.max_steps = 0;
     options_.give_up_after = 0;  // check_losses decides that
-    recipes::keep_in_fp32(run_, network_);
+    settings::keep_in_fp32(run_, network_);
   }
 
   // Goes on where the last call ended: rate and loss scale too.
@@ -98,8 +98,8 @@ class Runner {
     return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
   }
 
-  const recipes::Resolved run_;
-  const recipes::Workload& workload_;
+  const settings::Resolved run_;
+  const workload::Workload& workload_;
   train::Network network_;
   std::shared_ptr<torch::optim::Optimizer> optimizer_;
   train::TrainerOptions options_;
@@ -141,10 +141,10 @@ void check(const RecipeBenchOptions& options) {
           .accepted = "2 or more steps of warm-up, 1 or more of the others"});
 }
 
-std::vector<recipes::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
-  std::vector<recipes::RunSpec> runs = recipes::default_runs(device);
+std::vector<settings::RunSpec> runs_of(const RecipeBenchOptions& options, c10::Device device) {
+  std::vector<settings::RunSpec> runs = recipes::default_runs(device);
   if (!options.runs.empty()) runs.resize(1);  // fp32
-  for (const recipes::RunSpec& run : options.runs)
+  for (const settings::RunSpec& run : options.runs)
     if (run.label != "fp32") runs.push_back(run);
   if (runs.size() > 1) return runs;
   refuse({.where = "bench.recipe",
@@ -182,11 +182,11 @@ void check_losses(const std::string& run, const std::vector<double>& fp32,
 
 RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device) {
   check(options);
-  const recipes::Workload workload = recipes::load_workload(options.config, device);
+  const workload::Workload workload = workload::load_workload(options.config, device);
   if (options.before) options.before(workload);
   std::vector<std::unique_ptr<Runner>> runners;
-  for (const recipes::RunSpec& run : runs_of(options, device))
-    runners.push_back(std::make_unique<Runner>(recipes::resolve(options.config, run, device),
+  for (const settings::RunSpec& run : runs_of(options, device))
+    runners.push_back(std::make_unique<Runner>(settings::resolve(options.config, run, device),
                                                workload,
                                                options.warmup + options.rounds * options.steps));
 

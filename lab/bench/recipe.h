@@ -9,23 +9,23 @@
 
 #include "demi/core/export.h"
 #include "lab/bench/progress.h"
-#include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/run_spec.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/config.h"
+#include "lab/settings/run_spec.h"
+#include "lab/workload/workload.h"
 
 namespace demi::bench {
 
 /// `demi bench recipe`: the training step of a recipe in several precisions, all else equal.
 struct RecipeBenchOptions {
-  recipes::Config config = {};  // the recipe's settings, for all runs
+  settings::Config config = {};  // the recipe's settings, for all runs
   /// Empty: the device's mixed precision. fp32 is always timed, too.
-  std::vector<recipes::RunSpec> runs;
+  std::vector<settings::RunSpec> runs;
   int warmup = 5;  // steps of each run, which are also checked; 2 or more
   int steps = 5;   // of each run in a round; 1 or more
   int rounds = 7;  // the runs take turns in each; 1 or more
   /// Called once, when the data were read and before a step is taken; may be empty.
-  std::function<void(const recipes::Workload&)> before = {};
+  std::function<void(const workload::Workload&)> before = {};
   OnPart on_part = {};  // told of the parts
 };
 
@@ -51,7 +51,7 @@ struct RecipeBenchResult {
 /// checked: all losses finite, the first one within 2 % of FP32's and their mean within 10 %;
 /// throws TrainingError if they are not, and nothing is timed. A step is all that the Trainer
 /// does, data included, up to a device that has finished; validation and files apart. Throws as
-/// recipes::load_workload, and UsageError for options out of range and a batch size of auto.
+/// workload::load_workload, and UsageError for options out of range and a batch size of auto.
 DEMI_API RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device);
 
 /// What bench_recipe asks of the losses of a warm-up, by step, before it times the run.

@@ -10,8 +10,8 @@
 #include "demi/core/error.h"
 #include "lab/bench/model.h"
 #include "lab/bench/progress_testing.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/recipe.h"
+#include "lab/workload/workload.h"
 
 namespace demi::bench {
 namespace {
@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 
 RecipeBenchOptions tiny() {
   RecipeBenchOptions options{
-      .config = recipes::find_recipe("mlp").config, .warmup = 2, .steps = 2, .rounds = 3};
+      .config = settings::find_recipe("mlp").config, .warmup = 2, .steps = 2, .rounds = 3};
   options.config.in = options.config.out = 16;
   options.config.batch_size = 8;
   options.config.batches = 3;
@@ -38,8 +38,8 @@ std::string refusal(const RecipeBenchOptions& options) {
 }
 
 // Of the first two batches with the first weights: a learning rate of 0.001 moves them by little.
-double first_losses_by_hand(const recipes::Config& config) {
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+double first_losses_by_hand(const settings::Config& config) {
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const train::Network network = workload.make_network(0);
   double sum = 0;
   for (int64_t i = 0; i < 2; ++i) {
@@ -79,7 +79,7 @@ TEST(BenchRecipe, TellsItsParts) {
 
 TEST(BenchRecipe, RunsAreChosenAndFp32IsAlwaysThere) {
   RecipeBenchOptions options = tiny();
-  options.runs = {recipes::parse_run("fp16:scale=128"), recipes::parse_run("fp32")};
+  options.runs = {settings::parse_run("fp16:scale=128"), settings::parse_run("fp32")};
   const RecipeBenchResult result = bench_recipe(options, c10::kCPU);
   ASSERT_EQ(result.runs.size(), 2u);
   EXPECT_EQ(result.runs[0].precision, "fp32");
@@ -100,7 +100,7 @@ TEST(BenchRecipe, AnFp32PartOfTheWholeModelTrainsAsInFp32) {
 // Gradients of the mean of 8 x 16 squares, times the scale, overflow fp16 down to about 2^20.
 TEST(BenchRecipe, CarriesTheLossScaleFromRoundToRound) {
   RecipeBenchOptions options = tiny();
-  options.runs = {recipes::parse_run("fp16")};
+  options.runs = {settings::parse_run("fp16")};
   options.config.init_scale = 1 << 24;
   options.warmup = 4;
   const RecipeTiming run = bench_recipe(options, c10::kCPU).runs[1];
@@ -145,7 +145,7 @@ TEST(BenchRecipe, OptionsOutOfRangeAreNamed) {
   options.config.batch_size = 0;
   EXPECT_THAT(refusal(options), HasSubstr("--batch-size 512"));
   options = tiny();
-  options.runs = {recipes::parse_run("fp32")};
+  options.runs = {settings::parse_run("fp32")};
   EXPECT_THAT(refusal(options), HasSubstr("no run to compare with"));
 }
 

@@ -17,7 +17,7 @@
 #include "demi/weights/weights.h"
 #include "lab/bench/timing.h"
 #include "lab/find_by_name.h"
-#include "lab/recipes/optimizers.h"
+#include "lab/settings/optimizers.h"
 
 namespace demi::bench {
 namespace {
@@ -28,8 +28,8 @@ constexpr double kMaxNorm = 1.0;
 // An optimizer of the one list, with the hyper-parameters that it is timed with.
 struct Contender {
   std::string name;
-  const recipes::OptimizerKind* kind;
-  recipes::Config config;
+  const settings::OptimizerKind* kind;
+  settings::Config config;
   optim::Moments moments = optim::Moments::fp32;
   optim::WeightMode weight_mode = optim::WeightMode::master;
 
@@ -50,8 +50,8 @@ struct Contender {
 // Each optimizer once; where momentum is a choice, with and without.
 std::vector<Contender> all_contenders() {
   std::vector<Contender> all;
-  for (const recipes::OptimizerKind& kind : recipes::optimizer_kinds()) {
-    recipes::Config config;
+  for (const settings::OptimizerKind& kind : settings::optimizer_kinds()) {
+    settings::Config config;
     config.lr = 1e-3;
     config.weight_decay = kind.usual_weight_decay;
     all.push_back({kind.name, &kind, config});
@@ -292,8 +292,8 @@ const std::vector<std::string>& step_bench_optimizers() {
 StepBenchResult bench_step(const StepBenchOptions& options) {
   Contender contender = lab::find_by_name(contenders(), options.optimizer, "bench.step",
                                           "there is no such optimizer");
-  contender.moments = recipes::find_moments(options.moments);
-  contender.weight_mode = recipes::find_weight_mode(options.weight_mode);
+  contender.moments = settings::find_moments(options.moments);
+  contender.weight_mode = settings::find_weight_mode(options.weight_mode);
   check(options);
   const KeptCopies kept;
   const c10::Device device = pick_device(options.device);

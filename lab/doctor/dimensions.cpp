@@ -14,8 +14,8 @@
 #include "lab/data/data_sets.h"
 #include "lab/doctor/shape_time.h"
 #include "lab/models/imported.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/recipe.h"
+#include "lab/workload/workload.h"
 
 namespace demi::doctor {
 namespace {
@@ -161,9 +161,9 @@ ModelCheck check_file(const imported::FileSummary& file, const Batch& batch) {
   return check_products(all, convolutions, batch);
 }
 
-recipes::DataShape shape_of(const recipes::Config& config) {
+workload::DataShape shape_of(const settings::Config& config) {
   const data::DataSet& set = data::data_set(config.data);
-  recipes::DataShape shape{.channels = 3, .size = config.image_size, .classes = config.classes};
+  workload::DataShape shape{.channels = 3, .size = config.image_size, .classes = config.classes};
   if (set.layout == data::Layout::mnist) shape.size = 28;
   if (set.layout == data::Layout::cifar10 || set.layout == data::Layout::cifar100) shape.size = 32;
   if (!set.mean.empty()) shape.channels = static_cast<int64_t>(set.mean.size());
@@ -180,7 +180,7 @@ double Dimension::flops() const {
          static_cast<double>(n);
 }
 
-Batch batch_of(const recipes::Config& config, int64_t batch_size) {
+Batch batch_of(const settings::Config& config, int64_t batch_size) {
   Batch batch{.examples = batch_size};
   if (config.data.empty()) return batch;  // a file's alone
   const data::Kind kind = data::data_set(config.data).kind;
@@ -201,14 +201,14 @@ ModelCheck check_dimensions(const torch::nn::Module& module, const Batch& batch)
 }
 
 ModelCheck check_recipe(const std::string& recipe) {
-  const recipes::Config& config = recipes::find_recipe(recipe).config;
+  const settings::Config& config = settings::find_recipe(recipe).config;
   const Batch batch = batch_of(config, config.batch_size);
   ModelCheck check;
   if (models::is_network_file(config.model)) {
     check = check_file(models::imported_file(config.model).summary, batch);
   } else {
     const train::Network network =
-        recipes::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
+        workload::make_network(config, shape_of(config), /*seed=*/0, c10::kCPU);
     check = check_dimensions(*network.module, batch);
   }
   check.recipe = recipe;

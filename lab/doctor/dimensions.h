@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/recipes/config.h"
+#include "lab/settings/config.h"
 
 namespace demi::doctor {
 
@@ -36,7 +36,7 @@ struct Batch {
 
 /// Of batches of that size. The words are `max_length`, which longer texts are cut to; without it
 /// they are not known, and count as one.
-DEMI_API Batch batch_of(const recipes::Config& config, int64_t batch_size);
+DEMI_API Batch batch_of(const settings::Config& config, int64_t batch_size);
 
 /// The products of a model.
 struct ModelCheck {

@@ -6,7 +6,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::doctor {
 namespace {
@@ -79,12 +79,12 @@ TEST(Dimensions, RowsAreTheTokensOfTheBatch) {
 }
 
 TEST(Dimensions, ABatchOfARecipeHasItsTokens) {
-  const recipes::Config& config = recipes::find_recipe("gpt2").config;
+  const settings::Config& config = settings::find_recipe("gpt2").config;
   const Batch batch = batch_of(config, config.batch_size);
   EXPECT_EQ(batch.examples, 16);
   EXPECT_EQ(batch.tokens, 1024);
   EXPECT_EQ(batch.words, 1);
-  recipes::Config texts = recipes::find_recipe("imdb-lstm").config;
+  settings::Config texts = settings::find_recipe("imdb-lstm").config;
   EXPECT_EQ(batch_of(texts, 32).words, 1) << "of any length";
   texts.max_length = 256;
   EXPECT_EQ(batch_of(texts, 32).words, 256);
@@ -115,7 +115,7 @@ TEST(Dimensions, OfAFileAreThoseOfItsWeights) {
 }
 
 TEST(Dimensions, EveryRecipeCanBeChecked) {
-  for (const recipes::Recipe& recipe : recipes::recipes()) {
+  for (const settings::Recipe& recipe : settings::recipes()) {
     const ModelCheck check = check_recipe(recipe.name);
     EXPECT_EQ(check.model, recipe.config.model);
     EXPECT_GE(check.products, 1) << recipe.name;

@@ -26,7 +26,7 @@
 #include "lab/data/registry.h"
 #include "lab/doctor/formats.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::doctor {
 namespace {
@@ -45,7 +45,7 @@ void check(const DiagnoseOptions& options) {
             .what = "seconds are out of range",
             .seen = fmt::format("{}", options.seconds),
             .accepted = "0 (nothing is measured) to 1"});
-  if (!options.recipe.empty()) recipes::find_recipe(options.recipe);
+  if (!options.recipe.empty()) settings::find_recipe(options.recipe);
 }
 
 DeviceReport cpu_report(std::vector<std::string>& faults) {

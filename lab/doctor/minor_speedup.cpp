@@ -15,8 +15,8 @@
 #include "lab/profiler/profile_run.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/resolved.h"
 #include "lab/report/format.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::doctor {
 namespace {
@@ -126,7 +126,7 @@ constexpr double kSeconds = 10;  // of profiled steps, about
 constexpr std::int64_t kMostSteps = 5;
 constexpr std::size_t kMeasured = 6;  // dimensions
 
-std::optional<c10::ScalarType> low_type(const recipes::RunSpec& run) {
+std::optional<c10::ScalarType> low_type(const settings::RunSpec& run) {
   const train::Precision& precision = run.precision;
   if (precision.is_mixed()) return run.autocast ? precision.autocast : std::nullopt;
   const bool is_low =
@@ -134,7 +134,7 @@ std::optional<c10::ScalarType> low_type(const recipes::RunSpec& run) {
   return is_low ? std::optional(precision.weights) : std::nullopt;
 }
 
-bool is_fp32(const recipes::RunSpec& run) {
+bool is_fp32(const settings::RunSpec& run) {
   return run.precision.weights == c10::ScalarType::Float && !run.precision.is_mixed();
 }
 
@@ -152,8 +152,8 @@ double flops_share(const Dimension& d, double gflop) {
   return gflop > 0 ? std::min(1e-9 * d.flops() / gflop, 1.0) : 1;
 }
 
-std::vector<WeighedDimension> weighed(const recipes::Config& config,
-                                      const recipes::Workload& workload, const std::string& dtype,
+std::vector<WeighedDimension> weighed(const settings::Config& config,
+                                      const workload::Workload& workload, const std::string& dtype,
                                       c10::Device device, double gflop) {
   const train::Network network = workload.make_network(static_cast<std::uint64_t>(config.seed));
   Batch batch = batch_of(config, config.batch_size);
@@ -177,7 +177,7 @@ double product_gain(const std::string& dtype, c10::Device device) {
 }
 
 // Without instructions for the format, a region's products and LibTorch's own are different ones.
-std::string no_unit_of(const recipes::RunSpec& run, c10::Device device) {
+std::string no_unit_of(const settings::RunSpec& run, c10::Device device) {
   const auto type = low_type(run);
   if (!type) return "";
   if (device.is_cpu() && !run.precision.is_mixed())
@@ -212,14 +212,14 @@ std::vector<SlowCause> causes_of(const SpeedupFacts& facts) {
   return causes;
 }
 
-std::string low_dtype_of(const recipes::RunSpec& run) {
+std::string low_dtype_of(const settings::RunSpec& run) {
   const auto type = low_type(run);
   if (!type) return "";
   return *type == c10::ScalarType::Half ? "fp16" : "bf16";
 }
 
-SpeedupFacts facts_of(const recipes::Config& config, const recipes::RunSpec& run,
-                      const recipes::Workload& workload, c10::Device device, std::int64_t steps) {
+SpeedupFacts facts_of(const settings::Config& config, const settings::RunSpec& run,
+                      const workload::Workload& workload, c10::Device device, std::int64_t steps) {
   SpeedupFacts facts{.dtype = low_dtype_of(run), .is_device = device.is_cuda()};
   facts.no_unit = no_unit_of(run, device);
   facts.product_gain = product_gain(facts.dtype, device);
@@ -237,7 +237,7 @@ bool has_minor_speedup(const recipes::Comparison& comparison) {
       comparison.runs, [&](const recipes::RunResult& run) { return is_minor(comparison, run); });
 }
 
-void explain_speedups(recipes::Comparison& comparison, const recipes::Workload& workload,
+void explain_speedups(recipes::Comparison& comparison, const workload::Workload& workload,
                       c10::Device device) {
   for (recipes::RunResult& run : comparison.runs) {
     if (!is_minor(comparison, run)) continue;

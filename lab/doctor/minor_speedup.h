@@ -12,8 +12,8 @@
 #include "lab/profiler/summary.h"
 #include "lab/recipes/compare.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/run_spec.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/run_spec.h"
+#include "lab/workload/workload.h"
 
 namespace demi::doctor {
 
@@ -48,18 +48,18 @@ inline constexpr double kLittleLow = 0.5;   // of the ops' time
 DEMI_API std::vector<recipes::SlowCause> causes_of(const SpeedupFacts& facts);
 
 /// The 16-bit dtype in which the run computes, "bf16"; "" if it has none.
-DEMI_API std::string low_dtype_of(const recipes::RunSpec& run);
+DEMI_API std::string low_dtype_of(const settings::RunSpec& run);
 
 /// Measures what causes_of asks of that run of the config: a few of its training steps with the
 /// profiler, a large product in both dtypes, the products of its network's dimensions.
-DEMI_API SpeedupFacts facts_of(const recipes::Config& config, const recipes::RunSpec& run,
-                               const recipes::Workload& workload, c10::Device device,
+DEMI_API SpeedupFacts facts_of(const settings::Config& config, const settings::RunSpec& run,
+                               const workload::Workload& workload, c10::Device device,
                                std::int64_t steps);
 
 /// Puts the causes into each 16-bit run whose speedup over a first run in FP32 is below
 /// kMinorSpeedup; a run that was stopped or has failed has no speedup. Steps are as many as fit in
 /// 10 s, 5 at most. If something cannot be measured, a note of the comparison says what.
-DEMI_API void explain_speedups(recipes::Comparison& comparison, const recipes::Workload& workload,
+DEMI_API void explain_speedups(recipes::Comparison& comparison, const workload::Workload& workload,
                                c10::Device device);
 
 /// Whether explain_speedups would measure something.

@@ -15,7 +15,7 @@
 #include "lab/doctor/formats.h"
 #include "lab/profiler/profile_run.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::doctor {
 namespace {
@@ -204,8 +204,8 @@ TEST(MinorSpeedup, OfAGpuWithoutItsKernelsOnlyWhatTheHostKnows) {
 }
 
 // On this machine, as it is measured.
-recipes::Config config_of_width(int64_t width, int64_t batch) {
-  recipes::Config config = recipes::find_recipe("mlp").config;
+settings::Config config_of_width(int64_t width, int64_t batch) {
+  settings::Config config = settings::find_recipe("mlp").config;
   config.in = config.out = width;
   config.layers = 2;
   config.batch_size = batch;
@@ -213,16 +213,16 @@ recipes::Config config_of_width(int64_t width, int64_t batch) {
   return config;
 }
 
-profiler::Summary profiled(const recipes::Config& config, const recipes::Workload& workload) {
+profiler::Summary profiled(const settings::Config& config, const workload::Workload& workload) {
   return profiler::profile_run({.config = config, .warmup = 1, .steps = 2, .kernel_names = false},
-                               recipes::parse_run("bf16"), workload)
+                               settings::parse_run("bf16"), workload)
       .summary;
 }
 
 // A network with item() after its first layer.
 TEST(MeasuredFacts, FindTheItemAndItsPlace) {
-  const recipes::Config config = config_of_width(64, 32);
-  recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = config_of_width(64, 32);
+  workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const auto make = workload.make_network;
   workload.make_network = [make](uint64_t seed) {
     train::Network network = make(seed);
@@ -258,8 +258,8 @@ class Late : public data::Loader {
 };
 
 TEST(MeasuredFacts, FindDataThatComeTooLate) {
-  const recipes::Config config = config_of_width(64, 32);
-  recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = config_of_width(64, 32);
+  workload::Workload workload = workload::load_workload(config, c10::kCPU);
   workload.train = std::make_shared<Late>(workload.train);
   SpeedupFacts f = sound(/*is_device=*/false);
   f.profile = profiled(config, workload);
@@ -269,16 +269,16 @@ TEST(MeasuredFacts, FindDataThatComeTooLate) {
 // Layers of 8 by 8 with 8 rows: nothing takes 10 us. The optimizer's step and the host's own work
 // between ops may well be named before them.
 TEST(MeasuredFacts, FindShortOps) {
-  const recipes::Config config = config_of_width(8, 8);
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = config_of_width(8, 8);
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const profiler::Summary s = profiled(config, workload);
   EXPECT_GT(s.short_share, 0.5);
 }
 
 TEST(MeasuredFacts, WeighDimensionsByTheirFlops) {
-  const recipes::Config config = config_of_width(100, 64);
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
-  const SpeedupFacts f = facts_of(config, recipes::parse_run("bf16"), workload, c10::kCPU, 1);
+  const settings::Config config = config_of_width(100, 64);
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
+  const SpeedupFacts f = facts_of(config, settings::parse_run("bf16"), workload, c10::kCPU, 1);
   EXPECT_TRUE(f.is_profiled);
   EXPECT_GT(f.product_gain, 0);
   // Two layers of 100 by 100; each has forward and one or two products of backward of five.
@@ -293,10 +293,10 @@ TEST(MeasuredFacts, WeighDimensionsByTheirFlops) {
 
 // A region's products are demi's, those without a region LibTorch's: each has its own reason.
 TEST(MeasuredFacts, ARunWithoutARegionHasItsOwnReason) {
-  const recipes::Config config = config_of_width(64, 32);
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = config_of_width(64, 32);
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const auto reason = [&](const char* run) {
-    return facts_of(config, recipes::parse_run(run), workload, c10::kCPU, 1).no_unit;
+    return facts_of(config, settings::parse_run(run), workload, c10::kCPU, 1).no_unit;
   };
   EXPECT_EQ(reason("fp16"), why_slow(c10::kCPU, c10::kHalf));
   EXPECT_EQ(reason("fp16-true"),
@@ -306,7 +306,7 @@ TEST(MeasuredFacts, ARunWithoutARegionHasItsOwnReason) {
 TEST(ExplainSpeedups, OnlyWholeRunsIn16BitsBelow1Point2) {
   recipes::Comparison c{.recipe = "mlp", .config = config_of_width(64, 32)};
   for (const char* name : {"fp32", "bf16", "bf16:no-autocast", "fp64"}) {
-    recipes::RunResult run{.spec = recipes::parse_run(name)};
+    recipes::RunResult run{.spec = settings::parse_run(name)};
     run.seconds = 0.01;
     run.speedup = 1;
     run.history.steps.resize(4);
@@ -319,20 +319,20 @@ TEST(ExplainSpeedups, OnlyWholeRunsIn16BitsBelow1Point2) {
   c.runs[1].history.stopped = true;
   EXPECT_FALSE(has_minor_speedup(c));
   c.runs[1].history.stopped = false;
-  c.runs[0].spec = recipes::parse_run("bf16:no-scaler");
+  c.runs[0].spec = settings::parse_run("bf16:no-scaler");
   EXPECT_FALSE(has_minor_speedup(c)) << "the first run is not fp32";
 }
 
 TEST(ExplainSpeedups, WhatCannotBeMeasuredIsANote) {
   recipes::Comparison c{.recipe = "mlp", .config = config_of_width(64, 32)};
   for (const char* name : {"fp32", "bf16"}) {
-    recipes::RunResult run{.spec = recipes::parse_run(name)};
+    recipes::RunResult run{.spec = settings::parse_run(name)};
     run.seconds = 0.01;
     run.speedup = 1;
     run.history.steps.resize(4);
     c.runs.push_back(std::move(run));
   }
-  recipes::Workload workload = recipes::load_workload(c.config, c10::kCPU);
+  workload::Workload workload = workload::load_workload(c.config, c10::kCPU);
   workload.make_network = [](uint64_t) -> train::Network { throw std::runtime_error("no memory"); };
   explain_speedups(c, workload, c10::kCPU);
   ASSERT_THAT(c.notes, SizeIs(1));

@@ -8,8 +8,8 @@
 #include <utility>
 
 #include "demi/core/nearest.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/config_source.h"
+#include "lab/settings/config.h"
+#include "lab/settings/config_source.h"
 
 namespace demi::doctor {
 namespace {
@@ -74,8 +74,8 @@ std::vector<std::string> names_of_demi() {
   std::vector<std::string> names;
   for (const auto& [name, meaning] : kRead)
     if (name.starts_with("DEMI_")) names.emplace_back(name);
-  for (const recipes::Setting& setting : recipes::settings())
-    names.push_back(recipes::environment_variable(setting.name));
+  for (const settings::Setting& setting : settings::all_settings())
+    names.push_back(settings::environment_variable(setting.name));
   return names;
 }
 
@@ -85,8 +85,8 @@ std::vector<Variable> variables(const Environment& environment) {
   std::vector<Variable> all;
   for (const auto& [name, meaning] : kRead)
     all.push_back({std::string(name), std::string(meaning), environment(std::string(name))});
-  for (const recipes::Setting& setting : recipes::settings()) {
-    const std::string name = recipes::environment_variable(setting.name);
+  for (const settings::Setting& setting : settings::all_settings()) {
+    const std::string name = settings::environment_variable(setting.name);
     if (const auto value = environment(name))
       all.push_back({name, "the setting " + setting.name, value});
   }

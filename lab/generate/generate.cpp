@@ -68,7 +68,7 @@ void write(const Model& model, std::span<const int32_t> prompt, const Options& o
             .what = "the prompt has no tokens",
             .seen = "none",
             .accepted = "1 or more: a token is drawn from those before it"});
-  const recipes::Resolved& run = model.run;
+  const settings::Resolved& run = model.run;
   const at::NoGradGuard no_grad;
   const BackendsGuard backends(loop::backends_in(run.spec.precision, run.backends));
   const FlushSubnormals flush(run.config.flush_subnormals && run.device.is_cpu());

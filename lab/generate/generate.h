@@ -12,14 +12,14 @@
 #include "demi/core/export.h"
 #include "lab/generate/sampling.h"
 #include "lab/models/gpt.h"
-#include "lab/recipes/resolved.h"
+#include "lab/settings/resolved.h"
 #include "lab/tokens/tokenizer.h"
 
 namespace demi::generate {
 
 /// A saved language model, ready to write.
 struct Model {
-  recipes::Resolved run;                               // its settings, as the file has them
+  settings::Resolved run;                              // its settings, as the file has them
   models::GPT network{nullptr};                        // on the device, in evaluation mode
   std::shared_ptr<const tokens::Tokenizer> tokenizer;  // null: its file has none
   std::string no_tokenizer = {};                       // why; empty: there is none

@@ -9,7 +9,7 @@
 
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
-#include "lab/recipes/saved_network.h"
+#include "lab/workload/saved_network.h"
 
 namespace demi::generate {
 namespace {
@@ -18,10 +18,10 @@ using ::testing::HasSubstr;
 
 Model small_model(models::GPTForm form, const std::string& precision = "fp32") {
   torch::manual_seed(4);
-  recipes::Config config;
+  settings::Config config;
   config.model = "gpt";
   config.data = "text";
-  Model model{.run = recipes::resolve_saved(config, precision, "cpu")};
+  Model model{.run = workload::resolve_saved(config, precision, "cpu")};
   model.network = models::GPT(models::GPTOptions{.vocabulary = 13,
                                                  .context = 12,
                                                  .width = 16,

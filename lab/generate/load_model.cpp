@@ -5,16 +5,16 @@
 
 #include "demi/core/error.h"
 #include "lab/generate/generate.h"
-#include "lab/recipes/model_data.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/saved_network.h"
+#include "lab/workload/model_data.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/saved_network.h"
 
 namespace demi::generate {
 namespace {
 
 namespace fs = std::filesystem;
 
-void require_language_model(const recipes::ModelTexts& texts, const fs::path& file) {
+void require_language_model(const workload::ModelTexts& texts, const fs::path& file) {
   if (texts.description && texts.description->input.kind == data::Kind::tokens) return;
   const std::string reads =
       texts.description ? std::string(name_of(texts.description->input.kind)) : "";
@@ -37,14 +37,14 @@ void require_language_model(const recipes::ModelTexts& texts, const fs::path& fi
 }  // namespace
 
 Model load_model(const fs::path& path, std::string_view precision, std::string_view device) {
-  const recipes::ModelFile file = recipes::read_model_file(path);
+  const workload::ModelFile file = workload::read_model_file(path);
   require_language_model(file.texts, path);
-  Model model{.run = recipes::resolve_saved(file.texts.config, precision, device),
-              .tokenizer = recipes::tokenizer_of_model(*recipes::data_of_model(file.texts, path)),
+  Model model{.run = workload::resolve_saved(file.texts.config, precision, device),
+              .tokenizer = workload::tokenizer_of_model(*workload::data_of_model(file.texts, path)),
               .no_tokenizer = file.texts.no_tokenizer};
-  const train::Network network = recipes::saved_network(
+  const train::Network network = workload::saved_network(
       model.run,
-      recipes::make_network(model.run.config, file.texts.description->shape, 0, model.run.device),
+      workload::make_network(model.run.config, file.texts.description->shape, 0, model.run.device),
       file.weights);
   model.network = models::GPT(std::dynamic_pointer_cast<models::GPTImpl>(network.module));
   model.network->eval();

@@ -211,7 +211,7 @@ void refuse_number(std::string_view text, std::size_t at, std::string_view what)
       at + 1 -
       static_cast<std::size_t>(std::count_if(
           text.begin(), text.begin() + static_cast<std::ptrdiff_t>(at), is_continuation));
-  throw UsageError({.where = "core.read_number",
+  throw UsageError({.where = "number.read_number",
                     .what = std::string(what) + " at position " + std::to_string(position),
                     .seen = "'" + excerpt(text, at) + "'",
                     .accepted = kAccepted});

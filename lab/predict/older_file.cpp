@@ -10,11 +10,11 @@ namespace {
 
 // The classes widen some tensors of the network: that of the file says how many there were. As many
 // again as the network is made with at first need not be tried.
-int64_t classes_in(const checkpoint::NamedTensors& weights, const recipes::Config& config,
-                   recipes::DataShape shape) {
+int64_t classes_in(const checkpoint::NamedTensors& weights, const settings::Config& config,
+                   workload::DataShape shape) {
   constexpr int64_t kTried = 3;
   shape.classes = kTried;
-  const train::Network tried = recipes::make_network(config, shape, 0, c10::kCPU);
+  const train::Network tried = workload::make_network(config, shape, 0, c10::kCPU);
   for (const auto& parameter : tried.module->named_parameters()) {
     const auto found = weights.find(parameter.key());
     if (found == weights.end() || found->second.dim() != parameter.value().dim()) break;
@@ -27,9 +27,9 @@ int64_t classes_in(const checkpoint::NamedTensors& weights, const recipes::Confi
 
 }  // namespace
 
-std::shared_ptr<const recipes::ModelData> data_of_older_file(
-    const recipes::Config& config, const checkpoint::NamedTensors& weights) {
-  auto model = std::make_shared<recipes::ModelData>(recipes::data_of_settings(config));
+std::shared_ptr<const workload::ModelData> data_of_older_file(
+    const settings::Config& config, const checkpoint::NamedTensors& weights) {
+  auto model = std::make_shared<workload::ModelData>(workload::data_of_settings(config));
   model->shape.classes = classes_in(weights, config, model->shape);
   for (int64_t i = 0; i < model->shape.classes; ++i) model->classes.push_back(std::to_string(i));
   return model;

@@ -39,7 +39,7 @@ bool is_coloured(const at::Tensor& picture) {
 
 }  // namespace
 
-PictureInputs::PictureInputs(std::span<const Input> inputs, const recipes::ModelData& model,
+PictureInputs::PictureInputs(std::span<const Input> inputs, const workload::ModelData& model,
                              int64_t batch_size, c10::Device device)
     : inputs_(inputs),
       shape_(model.shape),

@@ -12,7 +12,7 @@
 #include "demi/data/loader.h"
 #include "lab/data/normalise.h"
 #include "lab/predict/inputs.h"
-#include "lab/recipes/workload.h"
+#include "lab/workload/workload.h"
 
 namespace demi::predict {
 
@@ -24,7 +24,7 @@ namespace demi::predict {
 class DEMI_API PictureInputs : public data::Loader {
  public:
   /// Keeps a view of `inputs`.
-  PictureInputs(std::span<const Input> inputs, const recipes::ModelData& model, int64_t batch_size,
+  PictureInputs(std::span<const Input> inputs, const workload::ModelData& model, int64_t batch_size,
                 c10::Device device);
 
   int64_t examples() const override { return std::ssize(inputs_); }
@@ -43,7 +43,7 @@ class DEMI_API PictureInputs : public data::Loader {
   at::Tensor in_form(const at::Tensor& picture) const;
 
   std::span<const Input> inputs_;
-  recipes::DataShape shape_;
+  workload::DataShape shape_;
   bool from_photographs_;
   int64_t batch_size_;
   c10::Device device_;

@@ -17,7 +17,7 @@ TEST(PictureInputs, AreTheSameInInferenceMode) {
   std::vector<Input> inputs;
   for (const char* name : {"grey1.png", "grey2.png", "grey4.png", "grey8_gamma.png"})
     inputs.push_back({.name = (data::fixture_folder() / name).string()});
-  recipes::ModelData model;
+  workload::ModelData model;
   model.shape.channels = 3;
   const int threads = at::get_num_threads();
   at::set_num_threads(3);

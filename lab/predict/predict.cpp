@@ -18,9 +18,9 @@
 #include "lab/predict/older_file.h"
 #include "lab/predict/picture_loader.h"
 #include "lab/predict/text_numbers.h"
-#include "lab/recipes/model_data.h"
-#include "lab/recipes/network_place.h"
-#include "lab/recipes/saved_network.h"
+#include "lab/workload/model_data.h"
+#include "lab/workload/network_place.h"
+#include "lab/workload/saved_network.h"
 
 namespace demi::predict {
 namespace {
@@ -100,7 +100,7 @@ train::Metric rows_of(std::size_t classes, RowDone done) {
 
 // The network is asked by evaluation itself, whose loss is of no interest.
 void ask(const Model& model, const data::Loader& loader, RowDone done) {
-  const recipes::Resolved& run = model.run;
+  const settings::Resolved& run = model.run;
   train::evaluate(model.network, loader,
                   {.precision = run.spec.precision,
                    .device = run.device,
@@ -111,7 +111,7 @@ void ask(const Model& model, const data::Loader& loader, RowDone done) {
                    .backends = run.backends});
 }
 
-void say_what_was_changed(const PictureInputs& pictures, const recipes::DataShape& shape,
+void say_what_was_changed(const PictureInputs& pictures, const workload::DataShape& shape,
                           const std::function<void(const std::string&)>& say) {
   if (pictures.scaled() > 0)
     say(fmt::format(
@@ -127,7 +127,7 @@ void say_what_was_changed(const PictureInputs& pictures, const recipes::DataShap
 
 }  // namespace
 
-bool lacks_words(const recipes::ModelTexts& texts) {
+bool lacks_words(const workload::ModelTexts& texts) {
   return !texts.description && models::find_model(texts.config.model).reads == data::Kind::texts;
 }
 
@@ -143,13 +143,13 @@ namespace {
        .advice = "load its weights in a program of yours (docs/reference/models.md)"});
 }
 
-std::shared_ptr<const recipes::ModelData> data_of(const recipes::ModelFile& file,
-                                                  const fs::path& path) {
-  const recipes::ModelTexts& texts = file.texts;
+std::shared_ptr<const workload::ModelData> data_of(const workload::ModelFile& file,
+                                                   const fs::path& path) {
+  const workload::ModelTexts& texts = file.texts;
   const data::Kind kind = texts.description ? texts.description->input.kind
                                             : models::find_model(texts.config.model).reads;
   if (kind == data::Kind::rows || kind == data::Kind::tokens) refuse_kind(path, kind);
-  if (texts.description) return recipes::data_of_model(texts, path);
+  if (texts.description) return workload::data_of_model(texts, path);
   if (kind == data::Kind::pictures) return data_of_older_file(texts.config, file.weights);
   throw DataError({.where = "predict",
                    .what = path.string() + " is of an older demi and has no words",
@@ -215,17 +215,17 @@ Counts predict_texts(const Model& model, std::span<const Input> inputs,
 Model load_model(const fs::path& path, const Options& options) {
   require_range("--batch-size", options.batch_size, 0, 1 << 20, "1 to 1048576");
   require_range("--workers", options.workers, 0, 1024, "0 to 1024");
-  recipes::ModelFile file = recipes::read_model_file(path);
-  std::string note = recipes::find_network(file.texts, path, options.graph);
-  Model model{.run = recipes::resolve_saved(file.texts.config, options.precision, options.device),
+  workload::ModelFile file = workload::read_model_file(path);
+  std::string note = workload::find_network(file.texts, path, options.graph);
+  Model model{.run = workload::resolve_saved(file.texts.config, options.precision, options.device),
               .data = data_of(file, path),
               .is_older = !file.texts.description,
               .note = std::move(note),
               .workers = options.workers};
   model.batch_size = options.batch_size > 0 ? options.batch_size : model.run.config.test_batch_size;
   model.top_k = top_k_of(options.top_k, std::ssize(model.data->classes));
-  model.network = recipes::saved_network(
-      model.run, recipes::make_network(model.run.config, model.data->shape, 0, model.run.device),
+  model.network = workload::saved_network(
+      model.run, workload::make_network(model.run.config, model.data->shape, 0, model.run.device),
       file.weights);
   return model;
 }

@@ -14,9 +14,9 @@
 #include "demi/train/network.h"
 #include "lab/data/kind.h"
 #include "lab/predict/inputs.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/workload.h"
 
 namespace demi::predict {
 
@@ -52,8 +52,8 @@ struct Counts {
 
 /// A saved model, ready to be asked.
 struct Model {
-  recipes::Resolved run;                           // its settings, as the file has them
-  std::shared_ptr<const recipes::ModelData> data;  // its classes, and what it reads
+  settings::Resolved run;                           // its settings, as the file has them
+  std::shared_ptr<const workload::ModelData> data;  // its classes, and what it reads
   bool is_older = false;        // its file has no classes: they have numbers for names
   std::string note = {};        // for people: that its network is another one; mostly empty
   train::Network network = {};  // on the device, in evaluation mode
@@ -75,6 +75,6 @@ DEMI_API Counts predict(const Model& model, std::span<const Input> inputs,
                         const std::function<void(const std::string&)>& say);
 
 /// Whether a file is of texts and without their words.
-DEMI_API bool lacks_words(const recipes::ModelTexts& texts);
+DEMI_API bool lacks_words(const workload::ModelTexts& texts);
 
 }  // namespace demi::predict

@@ -11,8 +11,8 @@
 #include <set>
 #include <utility>
 
-#include "lab/recipes/machine_json.h"
 #include "lab/report/format.h"
+#include "lab/results/machine_json.h"
 
 namespace demi::profiler {
 namespace {
@@ -375,7 +375,7 @@ std::string to_json(const Profile& profile) {
                     {"model", profile.config.model},
                     {"batch_size", profile.config.batch_size},
                     {"steps", profile.steps},
-                    {"machine", recipes::json_of(profile.machine)}};
+                    {"machine", results::json_of(profile.machine)}};
   json["runs"] = ordered_json::array();
   for (const RunProfile& run : profile.runs) json["runs"].push_back(json_of(run));
   return json.dump(2);

@@ -14,7 +14,7 @@
 #include "demi/profile/phase_timer.h"
 #include "demi/train/trainer.h"
 #include "lab/profiler/kernel_log.h"
-#include "lab/recipes/resolved.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::profiler {
 namespace {
@@ -22,7 +22,7 @@ namespace {
 void check(const ProfileOptions& options) {
   if (options.warmup >= 1 && options.steps >= 1) return;
   throw UsageError(
-      {.where = "profile.profile_run",
+      {.where = "profiler.profile_run",
        .what = "a number of steps is out of range",
        .seen = fmt::format("{} of warm-up, {} recorded", options.warmup, options.steps),
        .accepted = "1 or more of each"});
@@ -52,19 +52,19 @@ class Endless : public data::Loader {
 // One run in training, a few steps at a time.
 class Steps {
  public:
-  Steps(const ProfileOptions& options, const recipes::Resolved& run,
-        const recipes::Workload& workload)
+  Steps(const ProfileOptions& options, const settings::Resolved& run,
+        const workload::Workload& workload)
       : device_(run.device),
         loader_(workload.train, run.config.batch_size),
         network_(workload.make_network(static_cast<std::uint64_t>(run.config.seed))) {
-    recipes::keep_in_fp32(run, network_);
+    settings::keep_in_fp32(run, network_);
     torch::manual_seed(static_cast<std::uint64_t>(run.config.seed));
     // A schedule is made for the epoch, or for all steps here if it has fewer.
     const std::int64_t all =
-        (options.warmup + 3 * options.steps + 1) * recipes::batches_of_step(run.config);
+        (options.warmup + 3 * options.steps + 1) * settings::batches_of_step(run.config);
     train::TrainerOptions trainer =
-        recipes::trainer_options(run, std::max(workload.train->batches(), all));
-    trainer.optimizers = {recipes::make_optimizer(run, network_)};
+        settings::trainer_options(run, std::max(workload.train->batches(), all));
+    trainer.optimizers = {settings::make_optimizer(run, network_)};
     trainer.epochs = 1;
     trainer.max_steps = 0;
     trainer.read_every = kEver;  // a read of the device would be a wait that no step has
@@ -166,11 +166,11 @@ void unless_missing(RunProfile& result, const Measure& measure) {
 
 }  // namespace
 
-RunProfile profile_run(const ProfileOptions& options, const recipes::RunSpec& run,
-                       const recipes::Workload& workload) {
+RunProfile profile_run(const ProfileOptions& options, const settings::RunSpec& run,
+                       const workload::Workload& workload) {
   check(options);
   RunProfile result{.precision = run.label, .summary = summarise({}, options.steps)};
-  Steps steps(options, recipes::resolve(options.config, run, options.device), workload);
+  Steps steps(options, settings::resolve(options.config, run, options.device), workload);
   steps.take(options.warmup);
   // Half of them before and half after, so that another program's time does not all fall on one.
   const std::int64_t before = (options.steps + 1) / 2;

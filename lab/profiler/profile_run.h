@@ -11,16 +11,16 @@
 #include "demi/core/export.h"
 #include "lab/profiler/recording.h"
 #include "lab/profiler/summary.h"
-#include "lab/recipes/config.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/run_spec.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/config.h"
+#include "lab/settings/run_spec.h"
+#include "lab/workload/workload.h"
 
 namespace demi::profiler {
 
 /// Options of `demi profile`.
 struct ProfileOptions {
-  recipes::Config config = {};       // the recipe's settings, for all runs
+  settings::Config config = {};      // the recipe's settings, for all runs
   c10::Device device = c10::kCPU;    // that the steps run on
   std::int64_t warmup = 3;           // steps before; 1 or more
   std::int64_t steps = 5;            // recorded, and as many around them without; 1 or more
@@ -52,13 +52,13 @@ struct RunProfile {
 /// Trainer, data included. What is missing (a profiler, NVTX, oneDNN's log) is named in the result,
 /// and the rest is measured. Throws UsageError for counts below 1, TrainingError as
 /// Recording::save.
-DEMI_API RunProfile profile_run(const ProfileOptions& options, const recipes::RunSpec& run,
-                                const recipes::Workload& workload);
+DEMI_API RunProfile profile_run(const ProfileOptions& options, const settings::RunSpec& run,
+                                const workload::Workload& workload);
 
 /// What `demi profile` found.
 struct Profile {
   std::string recipe;            // its name
-  recipes::Config config;        // the recipe's settings
+  settings::Config config;       // the recipe's settings
   recipes::Machine machine;      // that it was measured on
   std::int64_t steps = 0;        // that were recorded, of each run
   std::vector<RunProfile> runs;  // in the order in which they were asked for

@@ -20,7 +20,7 @@
 #include "demi/profile/phase_timer.h"
 #include "lab/profiler/profile_report.h"
 #include "lab/profiler/recording.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::profiler {
 namespace {
@@ -28,8 +28,8 @@ namespace {
 using testing::HasSubstr;
 
 // Three layers of 128 by 128, 64 rows a step.
-recipes::Config small_mlp() {
-  recipes::Config config = recipes::find_recipe("mlp").config;
+settings::Config small_mlp() {
+  settings::Config config = settings::find_recipe("mlp").config;
   config.in = config.out = 128;
   config.layers = 3;
   config.batch_size = 64;
@@ -41,10 +41,10 @@ const RunProfile& profile_of(const std::string& precision) {
   static std::map<std::string, RunProfile> known;
   const auto found = known.find(precision);
   if (found != known.end()) return found->second;
-  const recipes::Config config = small_mlp();
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = small_mlp();
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   return known[precision] = profile_run({.config = config, .warmup = 2, .steps = 3},
-                                        recipes::parse_run(precision), workload);
+                                        settings::parse_run(precision), workload);
 }
 
 // If the processor has no BF16 instructions, the products of a region run in FP32.
@@ -99,12 +99,12 @@ TEST(ProfileRun, PhasesAddUpToTheStep) {
 }
 
 TEST(ProfileRun, ClippingIsThePhaseUnscale) {
-  recipes::Config config = small_mlp();
+  settings::Config config = small_mlp();
   config.clip_norm = 1;
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const RunProfile run =
       profile_run({.config = config, .warmup = 1, .steps = 1, .kernel_names = false},
-                  recipes::parse_run("fp32"), workload);
+                  settings::parse_run("fp32"), workload);
   for (const auto& [name, ms] : run.summary.phase_ms)
     if (name == "unscale") {
       EXPECT_GT(ms, 0);
@@ -112,25 +112,25 @@ TEST(ProfileRun, ClippingIsThePhaseUnscale) {
 }
 
 TEST(ProfileRun, RefusesNoSteps) {
-  const recipes::Config config = small_mlp();
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = small_mlp();
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   for (const auto& [warmup, steps] : {std::pair{0, 1}, std::pair{1, 0}, std::pair{1, -3}})
     EXPECT_THROW(profile_run({.config = config, .warmup = warmup, .steps = steps},
-                             recipes::parse_run("fp32"), workload),
+                             settings::parse_run("fp32"), workload),
                  UsageError);
 }
 
 // Another profiler is on, and there is no NVTX without CUDA.
 TEST(ProfileRun, NamesWhatIsMissingAndGivesTheRest) {
-  const recipes::Config config = small_mlp();
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = small_mlp();
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const Recording other(c10::kCPU);
   const RunProfile run = profile_run({.config = config,
                                       .warmup = 1,
                                       .steps = 1,
                                       .kernel_names = false,
                                       .ranges = Ranges::Kind::nvtx},
-                                     recipes::parse_run("fp32"), workload);
+                                     settings::parse_run("fp32"), workload);
   ASSERT_EQ(run.missing.size(), 2U);
   EXPECT_THAT(run.missing[0], HasSubstr("a profiler of LibTorch is on already"));
   EXPECT_GT(run.plain_ms, 0);
@@ -144,11 +144,11 @@ TEST(ProfileRun, NamesWhatIsMissingAndGivesTheRest) {
 TEST(ProfileRun, WritesATrace) {
   const auto file = std::filesystem::path(testing::TempDir()) / "demi-trace.json";
   std::filesystem::remove(file);
-  const recipes::Config config = small_mlp();
-  const recipes::Workload workload = recipes::load_workload(config, c10::kCPU);
+  const settings::Config config = small_mlp();
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const RunProfile run =
       profile_run({.config = config, .warmup = 1, .steps = 2, .kernel_names = false, .trace = file},
-                  recipes::parse_run("bf16"), workload);
+                  settings::parse_run("bf16"), workload);
   EXPECT_EQ(run.trace, file);
   const auto trace = nlohmann::json::parse(std::ifstream(file));
   const std::string host = trace.value("host_name", "");
@@ -163,7 +163,7 @@ TEST(ProfileRun, WritesATrace) {
   EXPECT_THROW(
       profile_run(
           {.config = config, .warmup = 1, .steps = 1, .trace = "/nowhere/at/all/trace.json"},
-          recipes::parse_run("fp32"), workload),
+          settings::parse_run("fp32"), workload),
       TrainingError);
 }
 

@@ -24,7 +24,7 @@ using torch::profiler::impl::ActivityType;
 using torch::profiler::impl::ProfilerConfig;
 using torch::profiler::impl::ProfilerState;
 
-constexpr const char* kWhere = "profile.Recording";
+constexpr const char* kWhere = "profiler.Recording";
 
 std::set<ActivityType> activities_of(c10::Device device) {
   std::set<ActivityType> all{ActivityType::CPU};
@@ -166,7 +166,7 @@ Ranges::Ranges(Kind kind) {
   const auto* stubs =
       is_nvtx ? torch::profiler::impl::cudaStubs() : torch::profiler::impl::ittStubs();
   if (!stubs || !stubs->enabled())
-    throw DeviceError({.where = "profile.Ranges",
+    throw DeviceError({.where = "profiler.Ranges",
                        .what = is_nvtx ? "there are no NVTX ranges without CUDA"
                                        : "this LibTorch has no ITT ranges",
                        .seen = is_nvtx ? "nvtx" : "itt",

@@ -397,7 +397,7 @@ Summary summarise(const std::vector<Event>& events, std::int64_t steps) {
   };
   if (!events.empty() && std::ranges::none_of(events, is_phase))
     throw UsageError(
-        {.where = "profile.summarise",
+        {.where = "profiler.summarise",
          .what = "no phase of a training step was recorded, and what lies outside of them does not "
                  "count",
          .seen = fmt::format("{} events without a range {}forward", events.size(),

@@ -15,27 +15,28 @@
 
 namespace demi::recipes {
 
-std::vector<RunSpec> default_runs(c10::Device device) {
-  return {run_in(train::parse_precision("fp32")), run_in(train::mixed_precision_of(device.type()))};
+std::vector<settings::RunSpec> default_runs(c10::Device device) {
+  return {settings::run_in(train::parse_precision("fp32")),
+          settings::run_in(train::mixed_precision_of(device.type()))};
 }
 
 namespace {
 
-JobOptions options_of(const CompareOptions& options, const Resolved& run) {
+JobOptions options_of(const CompareOptions& options, const settings::Resolved& run) {
   JobOptions one = options.run;
   if (options.runs.size() == 1) return one;
-  one.prefix = file_name(run.spec.label) + "-";
-  if (!one.checkpoints.empty()) one.checkpoints /= file_name(run.spec.label);
+  one.prefix = settings::file_name(run.spec.label) + "-";
+  if (!one.checkpoints.empty()) one.checkpoints /= settings::file_name(run.spec.label);
   return one;
 }
 
-void say(const CompareOptions& options, const Resolved& run) {
+void say(const CompareOptions& options, const settings::Resolved& run) {
   if (options.on_run_begin) options.on_run_begin(run.spec);
 }
 
 // A run that is at its end is tested at once, which frees its memory. One that is stopped ends the
 // others in their next turn.
-std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& workload) {
+std::vector<RunResult> in_turns(const CompareOptions& options, const workload::Workload& workload) {
   // What loaders keep for themselves from their first batch on is everybody's.
   workload.train->batch(0, 0);
   if (workload.test) workload.test->batch(0, 0);
@@ -43,7 +44,7 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
   profile::quiet_down(device);
   const int64_t shared = profile::memory_use(device).current_bytes;
   std::vector<std::unique_ptr<Job>> jobs;
-  for (const Resolved& run : options.runs)
+  for (const settings::Resolved& run : options.runs)
     jobs.push_back(std::make_unique<Job>(run, workload, options_of(options, run), shared));
   std::vector<RunResult> results(jobs.size());
   const auto turn_of = [&](std::size_t i) {
@@ -65,7 +66,8 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const Workload& w
   return results;
 }
 
-void add_flops(Comparison& result, const CompareOptions& options, const Workload& workload) {
+void add_flops(Comparison& result, const CompareOptions& options,
+               const workload::Workload& workload) {
   const std::vector<double>& peaks = options.peak_flop_per_second;
   for (std::size_t i = 0; i < result.runs.size(); ++i) {
     const double peak = i < peaks.size() ? peaks[i] : 0;
@@ -110,15 +112,15 @@ bool is_disturbed(const Comparison& comparison, const RunResult& run) {
   return low(run) || low(comparison.runs.front());
 }
 
-Comparison compare(const CompareOptions& options, const Workload& workload) {
+Comparison compare(const CompareOptions& options, const workload::Workload& workload) {
   const c10::Device device = options.runs.front().device;
   Comparison result{.recipe = options.recipe,
                     .config = options.config,
                     .machine = machine(device),
                     .training_examples = workload.train->all_examples(),
                     .test_examples = workload.test ? workload.test->all_examples() : 0,
-                    .steps_per_epoch =
-                        train::steps_of(workload.train->batches(), batches_of_step(options.config)),
+                    .steps_per_epoch = train::steps_of(workload.train->batches(),
+                                                       settings::batches_of_step(options.config)),
                     .predicts_tokens = workload.input.kind == data::Kind::tokens,
                     .classes = workload.classes};
   const bool turns = options.turn_steps > 0 && options.runs.size() > 1;
@@ -131,7 +133,7 @@ Comparison compare(const CompareOptions& options, const Workload& workload) {
   if (turns) {
     result.runs = in_turns(options, workload);
   } else {
-    for (const Resolved& run : options.runs) {
+    for (const settings::Resolved& run : options.runs) {
       say(options, run);
       profile::quiet_down(device);
       Job job(run, workload, options_of(options, run), profile::memory_use(device).current_bytes);

@@ -15,9 +15,9 @@ namespace demi::recipes {
 
 /// Options of a comparison.
 struct CompareOptions {
-  std::string recipe = {};          // its name, for people
-  Config config = {};               // the settings of all runs
-  std::vector<Resolved> runs = {};  // of the config, one or more, in this order
+  std::string recipe = {};                    // its name, for people
+  settings::Config config = {};               // the settings of all runs
+  std::vector<settings::Resolved> runs = {};  // of the config, one or more, in this order
   /// Of each run. Where there are several, the names of weights files begin with the run's name,
   /// and it has a folder of that name in `checkpoints`.
   JobOptions run = {};
@@ -26,7 +26,8 @@ struct CompareOptions {
   int64_t turn_steps = 0;
   /// ModelFlops::peak_per_second by run; empty: not measured.
   std::vector<double> peak_flop_per_second = {};
-  std::function<void(const RunSpec&)> on_run_begin = {};  // before each run, and before each turn
+  std::function<void(const settings::RunSpec&)> on_run_begin =
+      {};  // before each run, and before each turn
 };
 
 /// Below this share of the cores a run's time says more of the neighbours than of the run.
@@ -37,9 +38,9 @@ inline constexpr double kMinorSpeedup = 1.2;
 
 /// What `demi compare` found.
 struct Comparison {
-  std::string recipe;  // its name, for people
-  Config config;       // the settings of all runs
-  Machine machine;     // of the runs
+  std::string recipe;       // its name, for people
+  settings::Config config;  // the settings of all runs
+  Machine machine;          // of the runs
   /// Of the data; optimizer steps of a run's epoch.
   int64_t training_examples = 0, test_examples = 0, steps_per_epoch = 0;
   bool predicts_tokens = false;      // of a running text: exp(test loss) is the perplexity
@@ -52,13 +53,13 @@ struct Comparison {
 
 /// The runs that a comparison on this device makes if none are named: fp32 and the device's
 /// mixed precision.
-DEMI_API std::vector<RunSpec> default_runs(c10::Device device);
+DEMI_API std::vector<settings::RunSpec> default_runs(c10::Device device);
 
 /// Whether another program took so much of the cores that the run's speedup says little: its own
 /// share is below kQuietShare, or that of the first run, which it is set against.
 DEMI_API bool is_disturbed(const Comparison& comparison, const RunResult& run);
 
 /// Trains one run after the other, or in turns, from the same initial weights and data order.
-DEMI_API Comparison compare(const CompareOptions& options, const Workload& workload);
+DEMI_API Comparison compare(const CompareOptions& options, const workload::Workload& workload);
 
 }  // namespace demi::recipes

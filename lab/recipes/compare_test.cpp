@@ -23,10 +23,10 @@ namespace fs = std::filesystem;
 constexpr int64_t kClasses = 12;  // above 10, so that the top 5 are counted
 
 // A classification whose network draws random numbers in training and keeps buffers.
-Workload workload() {
+workload::Workload workload() {
   const at::Tensor x = torch::linspace(-1, 1, 96 * 6).reshape({96, 6}).sin();
   const at::Tensor y = torch::arange(96).remainder(kClasses);
-  Workload result;
+  workload::Workload result;
   result.train = std::make_shared<data::TensorLoader>(
       x, y, data::OrderOptions{.batch_size = 8, .shuffle = true, .seed = 3});
   result.test = std::make_shared<data::TensorLoader>(x, y, data::OrderOptions{.batch_size = 32});
@@ -40,8 +40,8 @@ Workload workload() {
   return result;
 }
 
-Config config() {
-  Config c;
+settings::Config config() {
+  settings::Config c;
   c.epochs = 2;
   c.batch_size = 8;
   c.optimizer = "adamw";
@@ -51,9 +51,10 @@ Config config() {
 }
 
 // What two comparisons left of those runs.
-void expect_same_files(const fs::path& a, const fs::path& b, const std::vector<RunSpec>& runs) {
-  for (const RunSpec& run : runs) {
-    const std::string name = file_name(run.label), model = name + "-model.safetensors";
+void expect_same_files(const fs::path& a, const fs::path& b,
+                       const std::vector<settings::RunSpec>& runs) {
+  for (const settings::RunSpec& run : runs) {
+    const std::string name = settings::file_name(run.label), model = name + "-model.safetensors";
     EXPECT_TRUE(same_run::content(a / model) == same_run::content(b / model)) << model;
     same_run::expect_same_checkpoint(a / "checkpoints" / name, b / "checkpoints" / name);
   }
@@ -68,15 +69,16 @@ class CompareRuns : public ::testing::Test {
   }
   ~CompareRuns() override { fs::remove_all(folder_); }
 
-  Comparison compared(const std::string& runs, int64_t turn_steps, const Config& told,
+  Comparison compared(const std::string& runs, int64_t turn_steps, const settings::Config& told,
                       std::function<bool()> should_stop = {}) {
-    CompareOptions options{
-        .config = told, .runs = resolve(told, parse_runs(runs)), .turn_steps = turn_steps};
+    CompareOptions options{.config = told,
+                           .runs = settings::resolve(told, settings::parse_runs(runs)),
+                           .turn_steps = turn_steps};
     options.run.folder = folder_ / std::to_string(turn_steps);
     options.run.checkpoints = options.run.folder / "checkpoints";
     options.run.should_stop = std::move(should_stop);
     fs::create_directories(options.run.folder);
-    options.on_run_begin = [&](const RunSpec& run) { turns_ += run.label + " "; };
+    options.on_run_begin = [&](const settings::RunSpec& run) { turns_ += run.label + " "; };
     return compare(options, workload());
   }
 
@@ -92,7 +94,7 @@ TEST_F(CompareRuns, TurnsChangeNoBit) {
     const Comparison turns = compared(runs, turn, config());
     EXPECT_EQ(turns.turn_steps, turn);
     SCOPED_TRACE("turns of " + std::to_string(turn));
-    expect_same_files(folder_ / std::to_string(turn), folder_ / "0", parse_runs(runs));
+    expect_same_files(folder_ / std::to_string(turn), folder_ / "0", settings::parse_runs(runs));
     ASSERT_EQ(turns.runs.size(), sequence.runs.size());
     for (std::size_t i = 0; i < turns.runs.size(); ++i) {
       const RunResult &a = turns.runs[i], &b = sequence.runs[i];
@@ -120,11 +122,11 @@ TEST_F(CompareRuns, TurnsChangeNoBit) {
 }
 
 TEST_F(CompareRuns, AccumulatedBatchesEndATurnOnlyAfterTheirStep) {
-  Config told = config();
+  settings::Config told = config();
   told.accumulate = 5;  // 12 batches: steps of 5, 5 and 2
   const Comparison sequence = compared("fp32,bf16", 0, told);
   const Comparison turns = compared("fp32,bf16", 1, told);
-  expect_same_files(folder_ / "1", folder_ / "0", parse_runs("fp32,bf16"));
+  expect_same_files(folder_ / "1", folder_ / "0", settings::parse_runs("fp32,bf16"));
   EXPECT_EQ(turns.runs[1].history.steps.size(), 6u);
   EXPECT_EQ(turns.runs[1].history.steps[5].loss, sequence.runs[1].history.steps[5].loss);
 }
@@ -166,10 +168,11 @@ TEST_F(CompareRuns, AnErrorInOneRunLeavesTheLastWeightsOfAll) {
    private:
     std::shared_ptr<const data::Loader> all_;
   };
-  Workload broken = workload();
+  workload::Workload broken = workload();
   broken.train = std::make_shared<Ending>(broken.train);
-  CompareOptions options{
-      .config = config(), .runs = resolve(config(), parse_runs("fp32,bf16")), .turn_steps = 4};
+  CompareOptions options{.config = config(),
+                         .runs = settings::resolve(config(), settings::parse_runs("fp32,bf16")),
+                         .turn_steps = 4};
   options.run.folder = folder_;
   options.run.checkpoints = folder_ / "checkpoints";
   fs::create_directories(folder_);
@@ -223,12 +226,13 @@ TEST(TopK, CountsExamplesWithFewerThanKLogitsAboveTheirs) {
 
 // 8 batches, of which 3 make a step.
 TEST(Compare, CountsAndSchedulesStepsOfAccumulatedBatches) {
-  Config config = small_mlp();
+  settings::Config config = small_mlp();
   config.accumulate = 3;
   config.schedule = "linear";
-  const Workload workload = load_workload(config, c10::kCPU);
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const Comparison result =
-      compare({.config = config, .runs = {resolve(config, parse_run("fp32"))}}, workload);
+      compare({.config = config, .runs = {settings::resolve(config, settings::parse_run("fp32"))}},
+              workload);
   const auto& steps = result.runs[0].history.steps;
   EXPECT_EQ(result.steps_per_epoch, 3);
   ASSERT_EQ(steps.size(), 3u);

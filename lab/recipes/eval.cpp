@@ -10,15 +10,15 @@
 #include "lab/data/data_sets.h"
 #include "lab/data/locate.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/config_source.h"
 #include "lab/recipes/machine.h"
-#include "lab/recipes/model_data.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/network_place.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/saved_network.h"
-#include "lab/recipes/weights_file.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/model_data.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/network_place.h"
+#include "lab/workload/saved_network.h"
+#include "lab/workload/weights_file.h"
+#include "lab/workload/workload.h"
 
 namespace demi::recipes {
 namespace {
@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 // A run may have been tested on a part of the test set, or on its training batches.
-std::string difference_to_run(const Config& run, const EvalOptions& options) {
+std::string difference_to_run(const settings::Config& run, const EvalOptions& options) {
   if (run.overfit_batches > 0)
     return "the run was tested on its own training batches (--overfit-batches), this is the test "
            "set";
@@ -48,7 +48,7 @@ bool is_there(const fs::path& path) {
 
 // A weights file has the base names of its data. In the folder of its run config.json has the
 // places.
-void find_places(Config& config, const fs::path& weights) {
+void find_places(settings::Config& config, const fs::path& weights) {
   const fs::path record = weights.parent_path() / "config.json";
   std::error_code unreadable;
   if (!fs::is_regular_file(weights, unreadable) || !is_there(record)) return;
@@ -56,7 +56,7 @@ void find_places(Config& config, const fs::path& weights) {
     if (fs::path(place + "/").lexically_normal().parent_path().filename() == base) base = place;
   };
   try {
-    for (const Assignment& a : read_config_file(record).values) {
+    for (const settings::Assignment& a : settings::read_config_file(record).values) {
       if (a.name == "data-dir") take(config.data_dir, a.text);
       if (a.name == "train-file") take(config.train_file, a.text);
       if (a.name == "test-file") take(config.test_file, a.text);
@@ -79,7 +79,7 @@ bool look_in(const fs::path& folder, std::string& place) {
 
 void require_there(const std::string& file, std::string_view what, std::string_view advice) {
   if (file.empty() || is_there(file)) return;
-  throw DataError({.where = "train.evaluate_saved",
+  throw DataError({.where = "recipes.evaluate_saved",
                    .what = fmt::format("{} is not here", what),
                    .seen = file,
                    .accepted = "data that exist",
@@ -101,7 +101,7 @@ void guess_place(std::string& place, const fs::path& weights, EvalResult& result
 
 // Data that the user names, or what the file's names mean here. Of a file with classes and words
 // the training texts are not needed.
-void find_data(Config& config, const fs::path& weights, const EvalOptions& options,
+void find_data(settings::Config& config, const fs::path& weights, const EvalOptions& options,
                const fs::path& data_dir, bool needs_training_file, EvalResult& result) {
   find_places(config, weights);
   if (!options.test_file.empty()) config.test_file = options.test_file;
@@ -119,8 +119,9 @@ void find_data(Config& config, const fs::path& weights, const EvalOptions& optio
   if (is_published && is_base_name(config.data_dir) && !is_there(config.data_dir))
     config.data_dir.clear();  // where such sets are on this machine
   const bool is_of_environment = options.data_dir.empty();
-  const bool has_own = is_of_environment && is_there(config.data_dir) &&
-                       gives_way_to_own_folder({"data-dir", data_dir, "DEMI_DATA_DIR"}, config);
+  const bool has_own =
+      is_of_environment && is_there(config.data_dir) &&
+      settings::gives_way_to_own_folder({"data-dir", data_dir, "DEMI_DATA_DIR"}, config);
   if (!data_dir.empty() && !has_own) {
     config.data_dir = data_dir;
     look_in(data_dir, config.train_file);
@@ -135,7 +136,7 @@ void find_data(Config& config, const fs::path& weights, const EvalOptions& optio
 }
 
 // An option that this data set has no use for.
-void require_use(const Config& config, const EvalOptions& options) {
+void require_use(const settings::Config& config, const EvalOptions& options) {
   const data::Layout layout = data::data_set(config.data).layout;
   if (options.test_file.empty() || layout == data::Layout::csv || layout == data::Layout::text)
     return;
@@ -147,18 +148,19 @@ void require_use(const Config& config, const EvalOptions& options) {
 }
 
 // The classes and words of the file count.
-Workload test_data(const Config& config, c10::Device device,
-                   const std::shared_ptr<const ModelData>& model, EvalResult& result) {
-  if (!model) return load_workload(config, device);
-  Workload workload = load_test_data(resolve(config, device), model);
+workload::Workload test_data(const settings::Config& config, c10::Device device,
+                   const std::shared_ptr<const workload::ModelData>& model, EvalResult& result) {
+  if (!model) return workload::load_workload(config, device);
+  workload::Workload workload = workload::load_test_data(settings::resolve(config, device), model);
   result.unknown_words = workload.unknown_test;
   if (workload.unknown_test && *workload.unknown_test > 0)
-    result.notes.push_back(say_unknown(*workload.unknown_test, *model));
+    result.notes.push_back(workload::say_unknown(*workload.unknown_test, *model));
   return workload;
 }
 
 // Nothing says what it was trained on.
-void require_text(const ModelTexts& texts, const fs::path& path, const EvalOptions& options) {
+void require_text(const workload::ModelTexts& texts, const fs::path& path,
+                  const EvalOptions& options) {
   if (!texts.is_huggingface) return;
   if (options.test_file.empty())
     throw UsageError({.where = "--test-file",
@@ -166,13 +168,13 @@ void require_text(const ModelTexts& texts, const fs::path& path, const EvalOptio
                       .seen = "no text to test on",
                       .accepted = "--test-file TEXT"});
   if (!texts.no_tokenizer.empty())
-    throw DataError({.where = "train.evaluate_saved",
+    throw DataError({.where = "recipes.evaluate_saved",
                      .what = "a text has no numbers for the model of " + path.string(),
                      .seen = texts.no_tokenizer,
                      .accepted = "byte pairs in GPT-2's form beside it"});
 }
 
-void note_older(const ModelTexts& texts, EvalResult& result) {
+void note_older(const workload::ModelTexts& texts, EvalResult& result) {
   if (texts.description || data::data_set(texts.config.data).kind == data::Kind::rows) return;
   result.notes.emplace_back(
       "the file is of an older demi and has no classes and no words: they are made of the data, "
@@ -182,19 +184,20 @@ void note_older(const ModelTexts& texts, EvalResult& result) {
 }  // namespace
 
 EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options) {
-  ModelFile file = read_model_file(path);
-  const std::shared_ptr<const ModelData> model = data_of_model(file.texts, path);
-  const Config trained = file.texts.config;
-  Config& config = file.texts.config = for_evaluation(trained);
+  workload::ModelFile file = workload::read_model_file(path);
+  const std::shared_ptr<const workload::ModelData> model =
+      workload::data_of_model(file.texts, path);
+  const settings::Config trained = file.texts.config;
+  settings::Config& config = file.texts.config = workload::for_evaluation(trained);
   const c10::Device device = pick_device(options.device);
   const std::filesystem::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
   if (options.limit < 0)
-    throw UsageError({.where = "train.evaluate_saved",
+    throw UsageError({.where = "recipes.evaluate_saved",
                       .what = "limit is out of range",
                       .seen = std::to_string(options.limit),
                       .accepted = "0 (all) or more"});
-  const std::string other_network = find_network(file.texts, path, options.graph);
+  const std::string other_network = workload::find_network(file.texts, path, options.graph);
   require_use(config, options);
   require_text(file.texts, path, options);
   EvalResult result;
@@ -211,13 +214,13 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
   }
   config.test_limit = options.limit;
   const bool trained_in_fp32 = file.texts.precision.name == "fp32";
-  const auto runs = !options.precisions.empty() ? parse_runs(options.precisions)
-                    : trained_in_fp32           ? parse_runs("fp32")
-                                                : parse_runs("fp32," + result.trained_in);
-  for (const RunSpec& run : runs) require_meaning(run);
-  const Workload workload = test_data(config, device, model, result);
+  const auto runs = !options.precisions.empty() ? settings::parse_runs(options.precisions)
+                    : trained_in_fp32           ? settings::parse_runs("fp32")
+                                                : settings::parse_runs("fp32," + result.trained_in);
+  for (const settings::RunSpec& run : runs) workload::require_meaning(run);
+  const workload::Workload workload = test_data(config, device, model, result);
   if (!workload.test)
-    throw UsageError({.where = "train.evaluate_saved",
+    throw UsageError({.where = "recipes.evaluate_saved",
                       .what = "the model was trained on data without a test set",
                       .seen = config.data});
   if (options.top_k > 0 && config.loss == "bce")
@@ -225,21 +228,21 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
                       .what = "the model has one output, which is among the k likeliest always",
                       .seen = std::to_string(options.top_k),
                       .advice = "leave it out"});
-  result.top_k = top_k_of(workload, options.top_k > 0 ? options.top_k : config.top_k);
+  result.top_k = workload::top_k_of(workload, options.top_k > 0 ? options.top_k : config.top_k);
   std::vector<train::Metric> metrics;
   if (result.top_k > 0) metrics = {train::top_k(result.top_k)};
   std::optional<double> fp32;
-  for (const RunSpec& spec : runs) {
-    const Resolved run = resolve(config, spec, device);
-    const train::Evaluation evaluation =
-        train::evaluate(saved_network(run, workload.make_network(0), file.weights), *workload.test,
-                        {.precision = spec.precision,
-                         .device = device,
-                         .op_policy = run.op_policy,
-                         .loss = run.loss,
-                         .metrics = metrics,
-                         .flush_subnormals = run.config.flush_subnormals,
-                         .backends = run.backends});
+  for (const settings::RunSpec& spec : runs) {
+    const settings::Resolved run = settings::resolve(config, spec, device);
+    const train::Evaluation evaluation = train::evaluate(
+        workload::saved_network(run, workload.make_network(0), file.weights), *workload.test,
+        {.precision = spec.precision,
+         .device = device,
+         .op_policy = run.op_policy,
+         .loss = run.loss,
+         .metrics = metrics,
+         .flush_subnormals = run.config.flush_subnormals,
+         .backends = run.backends});
     if (spec.label == "fp32") fp32 = evaluation.accuracy;
     result.runs.push_back({.precision = spec.label, .evaluation = evaluation});
   }

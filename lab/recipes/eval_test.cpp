@@ -17,13 +17,13 @@
 #include "lab/data/picture.h"
 #include "lab/data/picture_testing.h"
 #include "lab/recipes/job.h"
-#include "lab/recipes/model_data.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/saved_network.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/model_data.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/saved_network.h"
+#include "lab/workload/workload.h"
 
 namespace demi::recipes {
 namespace {
@@ -44,23 +44,24 @@ class Eval : public ::testing::Test {
     folder_.write("test.csv", "label,text\npos,good film\nneg,dull and bad\n");
   }
 
-  static Config small(const char* recipe) {
-    Config config = find_recipe(recipe).config;
+  static settings::Config small(const char* recipe) {
+    settings::Config config = settings::find_recipe(recipe).config;
     for (const char* name : {"embedding", "hidden", "batch-size", "test-batch-size"})
-      set(config, name, "4", name);
+      settings::set(config, name, "4", name);
     config.epochs = 1;
     return config;
   }
-  Config texts() const {
-    Config config = small("imdb-lstm");
+  settings::Config texts() const {
+    settings::Config config = small("imdb-lstm");
     config.data = "csv";
     config.train_file = folder_ / "train.csv";
     config.test_file = folder_ / "test.csv";
     return config;
   }
   // Trains, and takes the weights file out of the run's folder.
-  fs::path file_of(const Config& config) {
-    run(resolve(config, parse_run("fp32")), load_workload(config, c10::kCPU),
+  fs::path file_of(const settings::Config& config) {
+    run(settings::resolve(config, settings::parse_run("fp32")),
+        workload::load_workload(config, c10::kCPU),
         {.folder = folder_.path(), .checkpoints = folder_ / "checkpoints"});
     fs::create_directories(folder_ / "shipped");
     fs::rename(folder_ / "model.safetensors", folder_ / "shipped" / "model.safetensors");
@@ -160,9 +161,9 @@ TEST(ForEvaluation, LeavesToTheTrainingWhatItAloneReads) {
                                    "threads",
                                    "device",
                                    "seed"};
-  const Config unset;
-  for (const Setting& setting : settings()) {
-    Config trained;
+  const settings::Config unset;
+  for (const settings::Setting& setting : settings::all_settings()) {
+    settings::Config trained;
     // A word of its list, or a value of any other setting's kind; a refused one is passed over.
     std::vector<std::string> texts = setting.accepted;
     for (const char* text : {"7", "0.5", "true", "false", "resnet18", "lion", "fp16", "1epoch",
@@ -174,7 +175,7 @@ TEST(ForEvaluation, LeavesToTheTrainingWhatItAloneReads) {
       } catch (const UsageError&) {
       }
     ASSERT_NE(setting.get(trained), setting.get(unset)) << setting.name << ": add a value to try";
-    EXPECT_EQ(setting.get(for_evaluation(trained)),
+    EXPECT_EQ(setting.get(workload::for_evaluation(trained)),
               setting.get(read.contains(setting.name) ? trained : unset))
         << setting.name;
   }
@@ -182,10 +183,11 @@ TEST(ForEvaluation, LeavesToTheTrainingWhatItAloneReads) {
 
 // bf16 alone has weights that are kept so; their FP32 values are in the checkpoint.
 TEST_F(Eval, ARunOfSplitWeightsIsTestedInFp32) {
-  Config config = texts();
+  settings::Config config = texts();
   config.weight_mode = "split";
   config.precision = "bf16";
-  run(resolve(config, parse_run("bf16")), load_workload(config, c10::kCPU),
+  run(settings::resolve(config, settings::parse_run("bf16")),
+      workload::load_workload(config, c10::kCPU),
       {.folder = folder_.path(), .checkpoints = folder_ / "checkpoints"});
   for (const char* path : {"checkpoints", "model.safetensors"}) {
     const EvalResult result =
@@ -257,8 +259,8 @@ class EvalOfPictures : public Eval {
                     folder_ / "pictures" / part / "dog/1.png");
     }
   }
-  Config pictures() const {
-    Config config = small("folder-resnet50");
+  settings::Config pictures() const {
+    settings::Config config = small("folder-resnet50");
     config.model = "simple-cnn";
     config.data_dir = folder_ / "pictures";
     config.image_size = 32;
@@ -301,11 +303,13 @@ TEST_F(EvalOfPictures, AClassThatTheModelDoesNotKnowIsRefused) {
 
 // What is trained on when a run resumes.
 TEST_F(EvalOfPictures, ResumedTrainingNeedsTheClassesOfItsCheckpoint) {
-  const Config config = pictures();
+  const settings::Config config = pictures();
   file_of(config);
-  const auto model = data_of_checkpoint(folder_ / "checkpoints");
+  const auto model = workload::data_of_checkpoint(folder_ / "checkpoints");
   ASSERT_TRUE(model);
-  const auto read = [&] { read_data(resolve(config, c10::kCPU), {}, model)(2); };
+  const auto read = [&] {
+    workload::read_data(settings::resolve(config, c10::kCPU), {}, model)(2);
+  };
   EXPECT_NO_THROW(read());
   for (const char* part : {"train", "val"})
     fs::rename(folder_ / "pictures" / part / "cat", folder_ / "pictures" / part / "eel");
@@ -313,19 +317,21 @@ TEST_F(EvalOfPictures, ResumedTrainingNeedsTheClassesOfItsCheckpoint) {
 }
 
 TEST_F(Eval, ResumedTrainingNumbersTextsByItsCheckpoint) {
-  const Config config = texts();
+  const settings::Config config = texts();
   file_of(config);
   folder_.write("train.csv", kRows + "pos,zebra zebra zebra zebra\n");
-  const auto model = data_of_checkpoint(folder_ / "checkpoints");
+  const auto model = workload::data_of_checkpoint(folder_ / "checkpoints");
   ASSERT_TRUE(model);
-  const Workload workload = read_data(resolve(config, c10::kCPU), {}, model)(1);
+  const workload::Workload workload =
+      workload::read_data(settings::resolve(config, c10::kCPU), {}, model)(1);
   EXPECT_EQ(workload.shape.vocabulary, model->shape.vocabulary);
   EXPECT_EQ(workload.vocabulary->id("zebra"), 0);
   EXPECT_NEAR(workload.unknown_train.value(), 4.0 / 14, 1e-15);
   folder_.write("train.csv", "label,text\npos,good\nneg,bad\nodd,dull\n");
   folder_.write("test.csv", "label,text\npos,good\n");
-  EXPECT_THAT(complaint([&] { read_data(resolve(config, c10::kCPU), {}, model); }),
-              AllOf(HasSubstr("3 classes"), HasSubstr("2 classes")));
+  EXPECT_THAT(
+      complaint([&] { workload::read_data(settings::resolve(config, c10::kCPU), {}, model); }),
+      AllOf(HasSubstr("3 classes"), HasSubstr("2 classes")));
 }
 
 // Another running text by the file's tokenizer: the training text need not be there.
@@ -333,8 +339,9 @@ TEST_F(Eval, ARunningTextByTheFileAlone) {
   const std::string text = "to be or not to be, that is the question\n";
   folder_.write("train.txt", text + text + text);
   folder_.write("other.txt", "to be that question\n");
-  Config config = small("gpt-shakespeare");
-  for (const char* name : {"depth", "heads", "steps", "eval-every"}) set(config, name, "1", name);
+  settings::Config config = small("gpt-shakespeare");
+  for (const char* name : {"depth", "heads", "steps", "eval-every"})
+    settings::set(config, name, "1", name);
   config.context = 8;
   config.data = "text";
   config.train_file = folder_ / "train.txt";

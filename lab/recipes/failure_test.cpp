@@ -14,9 +14,9 @@
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/weights_file.h"
+#include "lab/settings/recipe.h"
+#include "lab/workload/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -118,10 +118,11 @@ TEST(Failure, AnExceptionLeavesTheHistoryOfTheStepsThatWereTaken) {
   EXPECT_EQ(trainer.history().steps.size(), 12u) << "each once";
 }
 
-Config tiny_mlp() {
-  Config config = find_recipe("mlp").config;
-  for (const char* name : {"in", "out", "batches", "batch-size"}) set(config, name, "8", name);
-  set(config, "epochs", "1", "epochs");
+settings::Config tiny_mlp() {
+  settings::Config config = settings::find_recipe("mlp").config;
+  for (const char* name : {"in", "out", "batches", "batch-size"})
+    settings::set(config, name, "8", name);
+  settings::set(config, "epochs", "1", "epochs");
   return config;
 }
 
@@ -130,12 +131,12 @@ class RunFailure : public ::testing::Test {
   RunFailure() {
     std::string pattern = (fs::temp_directory_path() / "demi-failure-XXXXXX").string();
     folder_ = mkdtemp(pattern.data());
-    workload_ = load_workload(config_, c10::kCPU);
+    workload_ = workload::load_workload(config_, c10::kCPU);
   }
   ~RunFailure() override { fs::remove_all(folder_); }
 
-  RunResult run_now(const Config& config, const std::string& prefix) {
-    return run(resolve(config, parse_run("bf16")), workload_,
+  RunResult run_now(const settings::Config& config, const std::string& prefix) {
+    return run(settings::resolve(config, settings::parse_run("bf16")), workload_,
                {.folder = folder_, .prefix = prefix, .checkpoints = folder_ / (prefix + "kept")});
   }
 
@@ -151,12 +152,12 @@ class RunFailure : public ::testing::Test {
   }
 
   fs::path folder_;
-  Config config_ = tiny_mlp();
-  Workload workload_;
+  settings::Config config_ = tiny_mlp();
+  workload::Workload workload_;
 };
 
 TEST_F(RunFailure, AnExceptionInTrainingLeavesTheLastWeightsAndTheState) {
-  Config seven = config_;
+  settings::Config seven = config_;
   seven.steps = 7;
   run_now(seven, "seven-");
   workload_.train = std::make_shared<Broken>(rows());
@@ -176,13 +177,14 @@ TEST_F(RunFailure, WithoutAStepThereIsNothingToKeep) {
 }
 
 TEST_F(RunFailure, StepsThatAreSkippedWithoutAScalerAreNamed) {
-  Config config = config_;
+  settings::Config config = config_;
   config.lr = 1e30;
   const RunResult result = run_now(config, "");
   EXPECT_TRUE(result.history.failed);
   EXPECT_NE(result.remark.find(" of 8 steps were skipped"), std::string::npos) << result.remark;
   EXPECT_EQ(run_now(config_, "").remark, "");
-  const RunResult scaled = run(resolve(config, parse_run("fp16")), workload_, {});
+  const RunResult scaled =
+      run(settings::resolve(config, settings::parse_run("fp16")), workload_, {});
   EXPECT_GT(scaled.skipped_steps, 0);
   EXPECT_EQ(scaled.remark, "") << "a scaler skips steps to find its scale";
 }
@@ -220,10 +222,10 @@ TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
     run_now(config_, "one-");
     workload_.test = std::make_shared<Changes>(rows(), 100);
     config_.epochs = 3;
-    run(resolve(config_, parse_run("bf16")), workload_,
+    run(settings::resolve(config_, settings::parse_run("bf16")), workload_,
         {.checkpoints = folder_ / "three", .keep_best = true});
-    const auto expected = read_weights(folder_ / "one-kept");
-    const auto best = read_weights(folder_ / "three" / "best");
+    const auto expected = workload::read_weights(folder_ / "one-kept");
+    const auto best = workload::read_weights(folder_ / "three" / "best");
     ASSERT_EQ(best.size(), expected.size());
     for (const auto& [name, tensor] : expected)
       EXPECT_TRUE(at::equal(best.at(name), tensor)) << name << " ema " << ema;
@@ -236,7 +238,7 @@ TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
 
 TEST_F(RunFailure, AskedToStopBeforeTheFirstStepItTakesNone) {
   const RunResult result =
-      run(resolve(config_, parse_run("fp32")), workload_,
+      run(settings::resolve(config_, settings::parse_run("fp32")), workload_,
           {.folder = folder_, .checkpoints = folder_ / "kept", .should_stop = [] { return true; }});
   EXPECT_TRUE(result.history.stopped);
   EXPECT_TRUE(result.history.steps.empty());
@@ -267,7 +269,8 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   const auto begun = std::make_shared<Begun>();
   JobOptions options{.folder = folder_, .checkpoints = folder_ / "kept", .callbacks = {begun}};
   options.should_stop = [&] { return begun->validation && asked == 3; };
-  const RunResult validated = run(resolve(config_, parse_run("fp32")), workload_, options);
+  const RunResult validated =
+      run(settings::resolve(config_, settings::parse_run("fp32")), workload_, options);
   EXPECT_EQ(asked, 3);
   EXPECT_TRUE(validated.history.stopped);
   ASSERT_EQ(validated.history.epochs.size(), 1u);
@@ -276,7 +279,8 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
 
   asked = 0;
   options.should_stop = [&] { return asked == 8 + 5; };  // 8 of validation
-  const RunResult tested = run(resolve(config_, parse_run("fp32")), workload_, options);
+  const RunResult tested =
+      run(settings::resolve(config_, settings::parse_run("fp32")), workload_, options);
   EXPECT_EQ(asked, 13);
   EXPECT_TRUE(tested.history.stopped);
   EXPECT_TRUE(tested.history.epochs[0].validation);

@@ -8,9 +8,9 @@
 #include "demi/core/folder_testing.h"
 #include "demi/core/fuzz_target_testing.h"
 #include "demi/core/memory_file_testing.h"
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/model_file.h"
 #include "lab/recipes/run_record.h"
+#include "lab/settings/config_source.h"
+#include "lab/workload/model_file.h"
 
 namespace demi::recipes {
 
@@ -18,8 +18,8 @@ namespace demi::recipes {
 inline void fuzz_run_config(std::string_view bytes) {
   static const TestFolder folder;
   folder.write("config.json", bytes);
-  read_run_record(folder.path());
-  read_config_file(folder.path() / "config.json");
+  recipes::read_run_record(folder.path());
+  settings::read_config_file(folder.path() / "config.json");
 }
 
 /// A model file without tensors, whose demi.model the input is.
@@ -29,12 +29,12 @@ inline void fuzz_model_texts(std::string_view bytes) {
                                 {"demi.model", std::string(bytes)},
                                 {"demi.vocabulary", "<unk> a b"},
                                 {"demi.precision", "fp32"},
-                                {"demi.config", to_json(Config())}}}};
+                                {"demi.config", settings::to_json(settings::Config())}}}};
   const std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   std::string content(8, '\0');
   for (std::size_t i = 0; i < 8; ++i)
     content[i] = static_cast<char>(std::uint64_t{text.size()} >> (8 * i));
-  read_model_texts(MemoryFile(content + text).path());
+  workload::read_model_texts(MemoryFile(content + text).path());
 }
 
 inline constexpr FuzzTarget kFuzzTargets[] = {{"run_config", fuzz_run_config},

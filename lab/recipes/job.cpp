@@ -26,16 +26,16 @@
 #include "demi/profile/scoped_timer.h"
 #include "demi/train/evaluate.h"
 #include "lab/models/registry.h"
-#include "lab/recipes/batch_size.h"
-#include "lab/recipes/config_source.h"
 #include "lab/recipes/find_start.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/network_place.h"
 #include "lab/recipes/resume.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/starting_weights.h"
-#include "lab/recipes/weights_file.h"
 #include "lab/recipes/what_if.h"
+#include "lab/settings/config_source.h"
+#include "lab/workload/batch_size.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/network_place.h"
+#include "lab/workload/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -172,7 +172,7 @@ StateDict Job::numbers_of(const Measured& measured) {
 }
 
 Job::Measured Job::measured_of(const StateDict& numbers) {
-  const auto number = [&](const char* name) { return state_value(numbers, name, "train.run"); };
+  const auto number = [&](const char* name) { return state_value(numbers, name, "recipes.run"); };
   Measured measured{
       .peak_bytes = static_cast<int64_t>(number("peak_bytes")),
       .peak_resident_bytes = static_cast<int64_t>(number("peak_resident_bytes")),
@@ -186,7 +186,7 @@ Job::Measured Job::measured_of(const StateDict& numbers) {
 }
 
 void Job::say_what_fits(const std::exception& error) {
-  if (!is_out_of_memory(error)) return;
+  if (!workload::is_out_of_memory(error)) return;
   const std::string reason = error.what();
   parts_.reset();
   trainer_.reset();
@@ -194,13 +194,13 @@ void Job::say_what_fits(const std::exception& error) {
   what_if_.reset();
   network_ = {};
   profile::quiet_down(device_);
-  int64_t fits = find_batch_size(run_, workload_);
+  int64_t fits = workload::find_batch_size(run_, workload_);
   const bool counts_tokens = config_.tokens_per_step > 0;  // of which batches are a divisor
   while (counts_tokens && fits > 1 &&
          config_.tokens_per_step % (fits * config_.context * config_.ranks) != 0)
     --fits;
   throw TrainingError(
-      {.where = "train.run",
+      {.where = "recipes.run",
        .what = "memory ran out in the run " + run_.spec.label,
        .seen = fmt::format("batch size {}; {}", config_.batch_size,
                            reason.substr(0, reason.find('\n'))),
@@ -208,7 +208,8 @@ void Job::say_what_fits(const std::exception& error) {
                              counts_tokens ? "" : " (--batch-size auto finds it)")});
 }
 
-Job::Job(Resolved run, const Workload& workload, JobOptions options, int64_t shared_bytes)
+Job::Job(settings::Resolved run, const workload::Workload& workload, JobOptions options,
+         int64_t shared_bytes)
     : run_(std::move(run)),
       workload_(workload),
       options_(std::move(options)),
@@ -238,7 +239,7 @@ void Job::begin() {
   const auto seed = static_cast<uint64_t>(config_.seed);
   network_ = workload_.make_network(seed);
   result_.parameters = models::parameter_count(*network_.module);
-  keep_in_fp32(run_, network_);
+  settings::keep_in_fp32(run_, network_);
   if (options_.group && config_.sync_batch_norm)
     distributed::synchronise_batch_norm(*network_.module, *options_.group);
   random_ = std::make_unique<RandomNumbers>(device_, seed);
@@ -246,8 +247,8 @@ void Job::begin() {
     result_.history.stopped = true;
     return;
   }
-  result_.top_k = top_k_of(workload_, config_.top_k);
-  const auto optimizer = make_optimizer(run_, network_);
+  result_.top_k = workload::top_k_of(workload_, config_.top_k);
+  const auto optimizer = settings::make_optimizer(run_, network_);
   trainer_.emplace(network_, optimizer, trainer_options());
   add_observers();
   memory_.end();
@@ -268,7 +269,7 @@ void Job::begin() {
 
 // Those of the resolved config, with metrics, checkpoints and signals.
 train::TrainerOptions Job::trainer_options() {
-  train::TrainerOptions trainer = recipes::trainer_options(run_, workload_.train->batches());
+  train::TrainerOptions trainer = settings::trainer_options(run_, workload_.train->batches());
   if (result_.top_k > 0) trainer.metrics = {train::top_k(result_.top_k)};
   trainer.should_stop = options_.should_stop;
   trainer.group = options_.group;
@@ -288,8 +289,8 @@ train::TrainerOptions Job::trainer_options() {
   checkpoints.keep_best = options_.keep_best && config_.keep_best > 0 && workload_.test;
   checkpoints.best_count = std::max<int64_t>(config_.keep_best, 1);
   checkpoints.in_background = options_.save_in_background;
-  checkpoints.text = {{"demi.config", to_json(config_)}};
-  checkpoints.model_text = model_texts(run_, workload_, /*is_average=*/false);
+  checkpoints.text = {{"demi.config", settings::to_json(config_)}};
+  checkpoints.model_text = workload::model_texts(run_, workload_, /*is_average=*/false);
   if (workload_.labels) checkpoints.text[kLabels] = std::to_string(*workload_.labels);
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
     if (options_.before_save) options_.before_save();
@@ -347,16 +348,17 @@ void Job::start(torch::optim::Optimizer& optimizer) {
 namespace {
 
 // The settings of the run that saved it; none: it does not say.
-std::optional<Config> config_in(const checkpoint::Metadata& text, const std::string& source) {
+std::optional<settings::Config> config_in(const checkpoint::Metadata& text,
+                                          const std::string& source) {
   const auto found = text.find("demi.config");
   if (found == text.end()) return std::nullopt;
-  Config config;
-  for (const Assignment& a : read_config_text(found->second, source))
-    set(config, a.name, a.text, a.source);
+  settings::Config config;
+  for (const settings::Assignment& a : settings::read_config_text(found->second, source))
+    settings::set(config, a.name, a.text, a.source);
   return config;
 }
 
-bool scales_losses(const Resolved& run) {
+bool scales_losses(const settings::Resolved& run) {
   const train::LossScale::Kind kind = run.spec.loss_scale.kind;
   if (!run.config.scaler || kind == train::LossScale::Kind::off) return false;
   return kind != train::LossScale::Kind::automatic || run.spec.precision.autocast == c10::kHalf;
@@ -365,7 +367,7 @@ bool scales_losses(const Resolved& run) {
 }  // namespace
 
 // What goes on in another precision, or with another loss scale, and from which scale.
-void Job::say_what_changes(const Config& begun, bool keeps_scale) const {
+void Job::say_what_changes(const settings::Config& begun, bool keeps_scale) const {
   const std::string change = change_of_precision(begun, config_);
   if (change.empty() || !is_first() || !options_.say) return;
   const char* scale = !scales_losses(run_) ? "losses are not scaled"
@@ -378,9 +380,9 @@ void Job::say_what_changes(const Config& begun, bool keeps_scale) const {
 void Job::resume(const std::filesystem::path& checkpoint) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   if (run_.model->is_file)
-    if (const auto model = read_model_texts(checkpoint).description)
-      require_same_network(config_, model->identity, checkpoint.string());
-  const std::optional<Config> begun = config_in(manifest.text, checkpoint.string());
+    if (const auto model = workload::read_model_texts(checkpoint).description)
+      workload::require_same_network(config_, model->identity, checkpoint.string());
+  const std::optional<settings::Config> begun = config_in(manifest.text, checkpoint.string());
   const bool other_scale =
       begun && (begun->loss_scale != config_.loss_scale || begun->scaler != config_.scaler);
   if (other_scale) {
@@ -548,15 +550,15 @@ void Job::test() {
   const bool ships = any_rank(!options_.folder.empty());
   if (!options_.folder.empty()) {
     const auto file = options_.folder / (options_.prefix + "model.safetensors");
-    result_.model_bytes =
-        save_shipped_weights(*network_.module, *shipped.module, precision, file, config_,
-                             model_texts(run_, workload_, /*is_average=*/config_.ema > 0));
+    result_.model_bytes = workload::save_shipped_weights(
+        *network_.module, *shipped.module, precision, file, config_,
+        workload::model_texts(run_, workload_, /*is_average=*/config_.ema > 0));
     shipped = workload_.make_network(seed + 1);
-    load_shipped_weights(*shipped.module, precision, file);
-    if (precision.is_mixed()) keep_in_fp32(run_, shipped);
+    workload::load_shipped_weights(*shipped.module, precision, file);
+    if (precision.is_mixed()) settings::keep_in_fp32(run_, shipped);
   } else if (ships) {
     to_precision(*shipped.module, precision.shipped());
-    if (precision.is_mixed()) keep_in_fp32(run_, shipped);
+    if (precision.is_mixed()) settings::keep_in_fp32(run_, shipped);
   }
   // The other ranks get what rank 0 read.
   if (ships && options_.group) distributed::broadcast_weights(*shipped.module, *options_.group);

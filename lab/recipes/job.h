@@ -13,9 +13,9 @@
 #include "demi/profile/memory.h"
 #include "demi/train/network.h"
 #include "demi/train/trainer.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace demi::recipes {
 
@@ -28,7 +28,8 @@ class DEMI_API Job {
   /// Makes the network, and resumes. `shared_bytes`: memory in use on the device before the job, or
   /// before the first of those that take turns, which is RunResult::data_bytes and none of the
   /// peak.
-  Job(Resolved run, const Workload& workload, JobOptions options, int64_t shared_bytes);
+  Job(settings::Resolved run, const workload::Workload& workload, JobOptions options,
+      int64_t shared_bytes);
   ~Job();
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
@@ -66,17 +67,17 @@ class DEMI_API Job {
   void resume(const std::filesystem::path& checkpoint);
   std::filesystem::path saved_weights() const;
   void start(torch::optim::Optimizer& optimizer);
-  void say_what_changes(const Config& begun, bool keeps_scale) const;
+  void say_what_changes(const settings::Config& begun, bool keeps_scale) const;
   void add_numbers(checkpoint::Checkpoint& checkpoint);
   void read_earlier(const std::filesystem::path& checkpoint);
   Measured measured();
   void answer_what_if();
   void test();
 
-  const Resolved run_;
-  const Config& config_ = run_.config;
+  const settings::Resolved run_;
+  const settings::Config& config_ = run_.config;
   const c10::Device device_ = run_.device;
-  const Workload& workload_;
+  const workload::Workload& workload_;
   const JobOptions options_;
   RunResult result_;
   train::Network network_;

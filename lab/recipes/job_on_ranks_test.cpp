@@ -23,8 +23,8 @@
 #include "demi/data/tensor_loader.h"
 #include "demi/distributed/ranks_testing.h"
 #include "lab/recipes/job.h"
-#include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::recipes {
 namespace {
@@ -53,8 +53,8 @@ class RanksOfOneProcess : public ::testing::Test {
   ~RanksOfOneProcess() override { fs::remove_all(folder_); }
 
   // A first layer whose output, 300 * 300 and as much again, is beyond fp16; eight rows alike.
-  static Workload workload(int rank, int ranks) {
-    Workload result;
+  static workload::Workload workload(int rank, int ranks) {
+    workload::Workload result;
     data::OrderOptions order{.batch_size = 2, .rank = rank, .world_size = ranks};
     const at::Tensor x = at::full({8, 2}, 300, torch::kFloat), y = at::zeros({8, 1});
     result.train = std::make_shared<data::TensorLoader>(x, y, order);
@@ -86,14 +86,15 @@ class RanksOfOneProcess : public ::testing::Test {
     std::vector<RunResult> results(2);
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
       results[static_cast<std::size_t>(group.rank())] =
-          run(resolve(config_, parse_run(spec)), workload(group.rank(), 2), options(group));
+          run(settings::resolve(config_, settings::parse_run(spec)), workload(group.rank(), 2),
+              options(group));
     });
     EXPECT_THAT(errors, Each(IsEmpty()));
     return results;
   }
 
   fs::path folder_;
-  Config config_ = find_recipe("mlp").config;
+  settings::Config config_ = settings::find_recipe("mlp").config;
 
  private:
   BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
@@ -106,7 +107,7 @@ TEST_F(RanksOfOneProcess, ShareTheStatisticsOfBatchNormUnlessTold) {
     config_.batch_size = 4;
     config_.loss = "mse";
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-      Workload rows = workload(group.rank(), 2);
+      workload::Workload rows = workload(group.rank(), 2);
       data::OrderOptions order{.batch_size = 4, .rank = group.rank(), .world_size = 2};
       rows.train = rows.test = std::make_shared<data::TensorLoader>(
           at::arange(8, at::kFloat).reshape({8, 1}), at::zeros({8, 1}), order);
@@ -114,7 +115,7 @@ TEST_F(RanksOfOneProcess, ShareTheStatisticsOfBatchNormUnlessTold) {
         return train::network(
             torch::nn::Sequential(torch::nn::BatchNorm1d(1), torch::nn::Linear(1, 1)));
       };
-      run(resolve(config_, parse_run("fp32")), rows,
+      run(settings::resolve(config_, settings::parse_run("fp32")), rows,
           options(group, synchronises ? "together" : "apart"));
     });
     EXPECT_THAT(errors, Each(IsEmpty()));
@@ -141,8 +142,8 @@ TEST_F(RanksOfOneProcess, TheFirstAloneIsAskedWhatIfAndMonitored) {
 TEST_F(RanksOfOneProcess, TheFirstAloneLooksAtCheckpoints) {
   std::vector<int64_t> bytes(2);
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-    const Workload own = workload(group.rank(), 2);
-    Job one(resolve(config_, parse_run("fp32")), own, options(group), 0);
+    const workload::Workload own = workload(group.rank(), 2);
+    Job one(settings::resolve(config_, settings::parse_run("fp32")), own, options(group), 0);
     EXPECT_FALSE(one.advance(1000));
     const at::Tensor saved = at::zeros({1});
     group.all_reduce(saved, distributed::Reduction::kSum);  // by all: the checkpoint is there
@@ -170,9 +171,9 @@ TEST_F(RanksOfOneProcess, AllTestTheDtypeThatIsShipped) {
 
 TEST_F(RanksOfOneProcess, TheFirstAloneKeepsWhatWasTrained) {
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-    const Workload own = workload(group.rank(), 2);
+    const workload::Workload own = workload(group.rank(), 2);
     const JobOptions apart = options(group, std::to_string(group.rank()));
-    Job one(resolve(config_, parse_run("fp32")), own, apart, 0);
+    Job one(settings::resolve(config_, settings::parse_run("fp32")), own, apart, 0);
     EXPECT_TRUE(one.advance(2));
     one.save_last();
   });
@@ -186,8 +187,8 @@ TEST_F(RanksOfOneProcess, ThatShareTheStateKeepNothingAlone) {
   config_.optimizer = "adamw";
   config_.shard_optimizer = true;
   const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-    const Workload own = workload(group.rank(), 2);
-    Job one(resolve(config_, parse_run("fp32")), own, options(group), 0);
+    const workload::Workload own = workload(group.rank(), 2);
+    Job one(settings::resolve(config_, settings::parse_run("fp32")), own, options(group), 0);
     EXPECT_TRUE(one.advance(2));
     if (group.rank() == 0) one.save_last();
     const at::Tensor sum = at::full({1}, 3, torch::kFloat);

@@ -43,12 +43,13 @@ class Overflow : public ::testing::Test {
   }
   ~Overflow() override { fs::remove_all(folder_); }
   RunResult trained(const std::string& spec) {
-    return run(resolve(config_, parse_run(spec)), workload_, {.folder = folder_});
+    return run(settings::resolve(config_, settings::parse_run(spec)), workload_,
+               {.folder = folder_});
   }
 
   const fs::path folder_ = fs::temp_directory_path() / "demi_overflow_test";
-  Config config_;
-  Workload workload_;
+  settings::Config config_;
+  workload::Workload workload_;
 };
 
 TEST_F(Overflow, IsMendedByAPartInFp32OrByAPolicy) {
@@ -94,7 +95,8 @@ TEST_F(Overflow, ItsOriginIsToldAndKept) {
   std::size_t told = 0;
   JobOptions options{.folder = folder_};
   options.on_origin = [&](const monitor::Origin&) { ++told; };
-  const RunResult result = run(resolve(config_, parse_run("fp16")), workload_, options);
+  const RunResult result =
+      run(settings::resolve(config_, settings::parse_run("fp16")), workload_, options);
   EXPECT_FALSE(result.origins.empty());
   EXPECT_EQ(told, result.origins.size());
 }

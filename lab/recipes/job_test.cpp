@@ -33,11 +33,11 @@
 #include "demi/train/names.h"
 #include "demi/train/testing.h"
 #include "lab/recipes/eval.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
-#include "lab/recipes/weights_file.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -45,11 +45,11 @@ namespace {
 namespace fs = std::filesystem;
 
 TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
-  const Config config = small_mlp();
+  const settings::Config config = small_mlp();
   const fs::path folder = fs::temp_directory_path() / "demi_run_test";
   fs::create_directories(folder);
-  const Workload workload = load_workload(config, c10::kCPU);
-  const RunResult result = run(resolve(config, parse_run("bf16")), workload,
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
+  const RunResult result = run(settings::resolve(config, settings::parse_run("bf16")), workload,
                                {.folder = folder, .checkpoints = folder / "checkpoints"});
   EXPECT_EQ(result.history.steps.size(), 8u);
   EXPECT_EQ(result.model_bytes, static_cast<int64_t>(fs::file_size(folder / "model.safetensors")));
@@ -63,12 +63,13 @@ TEST(Run, KeepsTheModelAndTheStateAndSaysTheirSizes) {
 }
 
 TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
-  const Config config = small_mlp();
-  const Workload workload = load_workload(config, c10::kCPU);
-  EXPECT_NO_THROW(
-      check_parts(resolve(config, parse_runs("fp32,bf16:fp32-part=layers.2")), workload));
+  const settings::Config config = small_mlp();
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
+  EXPECT_NO_THROW(check_parts(
+      settings::resolve(config, settings::parse_runs("fp32,bf16:fp32-part=layers.2")), workload));
   try {
-    check_parts(resolve(config, parse_runs("fp32,bf16:fp32-part=layer.2")), workload);
+    check_parts(settings::resolve(config, settings::parse_runs("fp32,bf16:fp32-part=layer.2")),
+                workload);
     FAIL();
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("did you mean layers.2?"));
@@ -77,8 +78,8 @@ TEST(Run, APartThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
 
 // An index table of the model: it is evaluated in FP32 at the end.
 TEST(Run, IntegersOfTheModelStayIntegers) {
-  const Config config = small_mlp();
-  Workload workload = load_workload(config, c10::kCPU);
+  const settings::Config config = small_mlp();
+  workload::Workload workload = workload::load_workload(config, c10::kCPU);
   std::vector<train::Network> made;
   workload.make_network = [&made, make = workload.make_network](uint64_t seed) {
     made.push_back(make(seed));
@@ -87,7 +88,7 @@ TEST(Run, IntegersOfTheModelStayIntegers) {
   };
   workload.test = std::make_shared<train::testing::Rows>(at::ones({8, 8}), at::ones({8, 8}), 8);
   for (const char* spec : {"bf16", "bf16-true"})
-    run(resolve(config, parse_run(spec)), workload, {});
+    run(settings::resolve(config, settings::parse_run(spec)), workload, {});
   ASSERT_FALSE(made.empty());
   for (const train::Network& network : made) {
     const at::Tensor order = network.module->named_buffers()["order"];
@@ -109,7 +110,7 @@ class RunParts : public ::testing::Test {
     folder_ = mkdtemp(pattern.data());
     config_.epochs = 3;
     config_.checkpoint_every = "0";
-    workload_ = load_workload(config_, c10::kCPU);
+    workload_ = workload::load_workload(config_, c10::kCPU);
   }
   ~RunParts() override { fs::remove_all(folder_); }
 
@@ -123,12 +124,12 @@ class RunParts : public ::testing::Test {
   }
   JobOptions to_the_end() { return {.folder = folder_, .checkpoints = folder_ / "kept"}; }
   RunResult now(const JobOptions& options, const std::string& spec = "fp32") const {
-    return run(resolve(config_, parse_run(spec)), workload_, options);
+    return run(settings::resolve(config_, settings::parse_run(spec)), workload_, options);
   }
 
   fs::path folder_;
-  Config config_ = small_mlp();
-  Workload workload_;
+  settings::Config config_ = small_mlp();
+  workload::Workload workload_;
 };
 
 TEST_F(RunParts, TheTimePerEpochIsThatOfWholeEpochs) {
@@ -180,13 +181,13 @@ TEST_F(RunParts, WhatGoesOnIsMeasuredAsOneRun) {
 TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
   std::vector<std::size_t> told;
   JobOptions options = until(12);
-  options.on_resume = [&](const RunSpec&, const train::History& history) {
+  options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
     told.push_back(history.steps.size());
   };
   now(options);
   EXPECT_TRUE(told.empty()) << "it begins";
   options = to_the_end();
-  options.on_resume = [&](const RunSpec&, const train::History& history) {
+  options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
     told.push_back(history.steps.size());
   };
   options.checkpoints = folder_ / "from";
@@ -228,7 +229,7 @@ TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
   options.resume = true;
   fs::create_directories(folder_ / "kept" / "step-00000003.123.tmp");
   std::size_t begun_with = 99;
-  options.on_resume = [&](const RunSpec&, const train::History& history) {
+  options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
     begun_with = history.steps.size();
   };
   EXPECT_EQ(now(options).history.steps.size(), 24u);
@@ -328,7 +329,7 @@ TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
   config_.what_if = "fp16";
   config_.data = "synthetic-linear";
   config_.input_scale = 1e6;  // beyond fp16
-  workload_ = load_workload(config_, c10::kCPU);
+  workload_ = workload::load_workload(config_, c10::kCPU);
   const RunResult without = now({});
   ASSERT_TRUE(without.what_if);
   EXPECT_FALSE(without.what_if->cures.empty());
@@ -341,7 +342,7 @@ TEST_F(RunParts, WhatIfIsAnsweredOfBatchesAndWithAFolderInAFile) {
 
 // As if another run had thrown: what was measured stands in the checkpoint as well.
 TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
-  Job one(resolve(config_, parse_run("fp32")), workload_, to_the_end(), 0);
+  Job one(settings::resolve(config_, settings::parse_run("fp32")), workload_, to_the_end(), 0);
   one.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept" / "last")) << "no step";
   EXPECT_TRUE(one.advance(5));
@@ -355,7 +356,7 @@ TEST_F(RunParts, ItsStateIsKeptAfterTheStepsThatItTook) {
 TEST_F(RunParts, WithoutAFolderNothingIsKept) {
   const fs::path here = fs::current_path();
   fs::current_path(folder_);
-  Job one(resolve(config_, parse_run("fp32")), workload_, {}, 0);
+  Job one(settings::resolve(config_, settings::parse_run("fp32")), workload_, {}, 0);
   EXPECT_TRUE(one.advance(5));
   one.save_last();
   fs::current_path(here);
@@ -392,7 +393,7 @@ TEST_F(RunParts, ThePeakOfResidentMemoryIsThatOfItsTraining) {
   };
   if (!profile::reset_peak_resident_memory()) GTEST_SKIP() << "the peak cannot be reset here";
   const auto peak = [&](const JobOptions& options, bool between) {
-    Job one(resolve(config_, parse_run("fp32")), workload_, options, 0);
+    Job one(settings::resolve(config_, settings::parse_run("fp32")), workload_, options, 0);
     if (between) Allocating::allocate();
     EXPECT_FALSE(one.advance(1000));
     return one.finish().peak_resident_bytes;
@@ -497,7 +498,7 @@ TEST_F(Classes, TheTestInFp32SeesFp32) {
       ASSERT_EQ(seen.scalar_type(), at::kFloat);
       const at::Tensor rounded = seen.to(at::kBFloat16).to(at::kFloat);
       EXPECT_FALSE(at::equal(seen, rounded));
-      EXPECT_TRUE(at::equal(seen, read_weights(folder_ / "kept").at("0.weight")));
+      EXPECT_TRUE(at::equal(seen, workload::read_weights(folder_ / "kept").at("0.weight")));
       fs::remove_all(folder_ / "kept");
     }
 }
@@ -529,7 +530,7 @@ TEST_F(RunParts, WhatTheMonitorSeesIsToldAndKept) {
 TEST_F(RunParts, StoppedBeforeItsFirstStepThereIsNothingToKeep) {
   JobOptions options = to_the_end();
   options.should_stop = [] { return true; };
-  Job none(resolve(config_, parse_run("fp32")), workload_, options, 0);
+  Job none(settings::resolve(config_, settings::parse_run("fp32")), workload_, options, 0);
   none.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept"));
   EXPECT_FALSE(none.advance(1));
@@ -594,7 +595,7 @@ TEST_F(RunParts, TheTestHasTheSettingsOfTheRun) {
 // A saved model is tested with the settings of the run that it is from.
 TEST_F(RunParts, ASavedModelIsTestedWithTheSettingsOfItsRun) {
   std::ofstream(folder_ / "t.csv") << "label,text\n0,bad film\n1,good film\n";
-  Config config = find_recipe("imdb-lstm").config;
+  settings::Config config = settings::find_recipe("imdb-lstm").config;
   for (const auto& [name, value] : std::vector<std::pair<const char*, std::string>>{
            {"data", "csv"},
            {"train-file", (folder_ / "t.csv").string()},
@@ -602,7 +603,7 @@ TEST_F(RunParts, ASavedModelIsTestedWithTheSettingsOfItsRun) {
            {"hidden", "4"},
            {"embedding", "4"},
            {"epochs", "1"}})
-    set(config, name, value, name);
+    settings::set(config, name, value, name);
   static std::atomic<bool> is_exact, is_free;
   const auto callback = at::addGlobalCallback(at::RecordFunctionCallback(
       [](const at::RecordFunction&) -> std::unique_ptr<at::ObserverContext> {
@@ -611,7 +612,8 @@ TEST_F(RunParts, ASavedModelIsTestedWithTheSettingsOfItsRun) {
       }));
   for (const bool on : {true, false}) {
     config.deterministic = on;
-    run(resolve(config, parse_run("fp32")), load_workload(config, c10::kCPU), {.folder = folder_});
+    run(settings::resolve(config, settings::parse_run("fp32")),
+        workload::load_workload(config, c10::kCPU), {.folder = folder_});
     is_exact = is_free = false;
     evaluate_saved(folder_ / "model.safetensors", {.device = "cpu"});
     EXPECT_EQ(is_exact, on) << "in the test of " << on;
@@ -625,8 +627,8 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
   workload_.test = std::make_shared<train::testing::Rows>(x, y, int64_t{8});
   const RunResult result = now(to_the_end(), "bf16-true");
   train::Network shipped = workload_.make_network(77);
-  load_shipped_weights(*shipped.module, train::parse_precision("bf16-true"),
-                       folder_ / "model.safetensors");
+  workload::load_shipped_weights(*shipped.module, train::parse_precision("bf16-true"),
+                                 folder_ / "model.safetensors");
   const torch::NoGradGuard no_grad;
   const at::Tensor output = shipped.forward({x.to(torch::kBFloat16), y, {}});
   const double loss = (output.to(torch::kDouble) - y).square().mean().item<double>();
@@ -634,12 +636,13 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
 }
 
 TEST(Run, APartOfAPolicyFileThatIsNotThereIsSaidBeforeAnyRunIsTrained) {
-  Config config = small_mlp();
-  const Workload workload = load_workload(config, c10::kCPU);
+  settings::Config config = small_mlp();
+  const workload::Workload workload = workload::load_workload(config, c10::kCPU);
   const fs::path policy = fs::temp_directory_path() / "demi-run-policy.txt";
   OpPolicy().keep_part_in_fp32("layer.2").to_file(policy);
   config.op_policy = policy;
-  EXPECT_THROW(check_parts(resolve(config, parse_runs("bf16")), workload), UsageError);
+  EXPECT_THROW(check_parts(settings::resolve(config, settings::parse_runs("bf16")), workload),
+               UsageError);
   fs::remove(policy);
 }
 

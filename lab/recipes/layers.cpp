@@ -160,7 +160,8 @@ void turn_off_dropout(torch::nn::Module& module) {
 }
 
 // The network's output, or its own loss.
-at::Tensor output_of(const Resolved& run, const train::Network& network, data::Batch batch) {
+at::Tensor output_of(const settings::Resolved& run, const train::Network& network,
+                     data::Batch batch) {
   const train::Precision& precision = run.spec.precision;
   const bool mixed = precision.is_mixed() && run.config.autocast;
   const Autocast region(
@@ -193,7 +194,7 @@ void take_weight_gradients(NetworkTrace& trace, const torch::nn::Module& module,
 
 }  // namespace
 
-NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
+NetworkTrace trace_layers(const settings::Resolved& run, const train::Network& network,
                           const data::Batch& batch, double loss_scale) {
   NetworkTrace trace;
   torch::nn::Module& module = *network.module;
@@ -269,7 +270,7 @@ void copy_weights(const torch::nn::Module& from, const torch::nn::Module& to) {
   for (auto& item : to.named_buffers()) item.value().copy_(buffers[item.key()]);
 }
 
-bool is_dynamic(const Resolved& run) {
+bool is_dynamic(const settings::Resolved& run) {
   const train::LossScale::Kind kind = run.spec.loss_scale.kind;
   const bool automatic = kind == train::LossScale::Kind::automatic;
   return run.config.scaler &&
@@ -277,22 +278,24 @@ bool is_dynamic(const Resolved& run) {
           kind == train::LossScale::Kind::dynamic || kind == train::LossScale::Kind::statistics);
 }
 
-double first_scale(const Resolved& run) {
+double first_scale(const settings::Resolved& run) {
   const train::LossScale scale = run.spec.loss_scale;
   if (run.config.scaler && scale.kind == train::LossScale::Kind::fixed) return scale.value;
   return is_dynamic(run) ? run.config.init_scale : 1;
 }
 
 // Trained for so many steps.
-train::Network trained_network(const Resolved& run, int64_t steps, const Workload& workload) {
-  const Config& config = run.config;
+train::Network trained_network(const settings::Resolved& run, int64_t steps,
+                               const workload::Workload& workload) {
+  const settings::Config& config = run.config;
   train::Network network = workload.make_network(static_cast<uint64_t>(config.seed));
-  const auto optimizer = make_optimizer(run, network);
+  const auto optimizer = settings::make_optimizer(run, network);
   if (!config.from.empty())
     put(read_start(run, workload, *network.module, config.from), *network.module, *optimizer);
   if (steps == 0) return network;
-  const int64_t whole = scheduled_epochs(config) *
-                        train::steps_of(workload.train->batches(), batches_of_step(config));
+  const int64_t whole =
+      settings::scheduled_epochs(config) *
+      train::steps_of(workload.train->batches(), settings::batches_of_step(config));
   if (run.schedule->ends && steps > whole)
     throw UsageError({.where = "--layers",
                       .what = "the learning rates of the " + config.schedule +
@@ -300,7 +303,7 @@ train::Network trained_network(const Resolved& run, int64_t steps, const Workloa
                       .seen = std::to_string(steps),
                       .accepted = "0 to " + std::to_string(whole),
                       .advice = "more --epochs, or --schedule constant"});
-  train::TrainerOptions options = trainer_options(run, workload.train->batches());
+  train::TrainerOptions options = settings::trainer_options(run, workload.train->batches());
   options.max_steps = steps;
   options.epochs = steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
   train::Trainer(network, optimizer, std::move(options)).fit(*workload.train);
@@ -314,18 +317,19 @@ data::Batch batch_after(int64_t steps, const data::Loader& loader, c10::Device d
 
 }  // namespace
 
-std::vector<LayerComparison> compare_layers(const LayerOptions& options, const Workload& workload) {
+std::vector<LayerComparison> compare_layers(const LayerOptions& options,
+                                            const workload::Workload& workload) {
   const auto seed = static_cast<uint64_t>(options.config.seed);
   torch::manual_seed(seed);
-  const Resolved in_fp32 =
-      resolve(options.config, run_in(train::parse_precision("fp32")), options.device);
+  const settings::Resolved in_fp32 = settings::resolve(
+      options.config, settings::run_in(train::parse_precision("fp32")), options.device);
   const train::Network exact = trained_network(in_fp32, options.steps, workload);
   const data::Batch batch = batch_after(options.steps, *workload.train, options.device);
   train::Network spare = workload.make_network(seed);
   copy_weights(*exact.module, *spare.module);
   const NetworkTrace reference = trace_layers(in_fp32, spare, batch, 1);
   std::vector<LayerComparison> result;
-  for (const Resolved& run : options.runs) {
+  for (const settings::Resolved& run : options.runs) {
     if (run.spec.label == "fp32") continue;
     const train::Precision& precision = run.spec.precision;
     LayerComparison one{.spec = run.spec, .loss_scale = first_scale(run)};
@@ -334,7 +338,7 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options, const W
       train::Network network = workload.make_network(seed);
       copy_weights(*exact.module, *network.module);
       if (!precision.is_mixed()) network.module->to(precision.weights);
-      keep_in_fp32(run, network);
+      settings::keep_in_fp32(run, network);
       low = trace_layers(run, network, batch, one.loss_scale);
       if (low.finite_gradients || !is_dynamic(run) || one.loss_scale <= 1) break;
       one.loss_scale = std::max(1.0, one.loss_scale * run.config.backoff_factor);
@@ -345,7 +349,7 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options, const W
     result.push_back(std::move(one));
   }
   if (result.empty())
-    throw UsageError({.where = "train.compare_layers",
+    throw UsageError({.where = "recipes.compare_layers",
                       .what = "there is no run to compare with fp32",
                       .accepted = "such as bf16 or fp16"});
   return result;

@@ -9,8 +9,8 @@
 
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace demi::recipes {
 
@@ -47,7 +47,7 @@ struct NetworkTrace {
   bool finite_gradients = true;    // of all weights
 };
 /// Runs the network on the batch and keeps what each layer gave.
-DEMI_API NetworkTrace trace_layers(const Resolved& run, const train::Network& network,
+DEMI_API NetworkTrace trace_layers(const settings::Resolved& run, const train::Network& network,
                                    const data::Batch& batch, double loss_scale);
 
 /// One layer in FP32 and in low precision.
@@ -63,7 +63,7 @@ struct LayerDifference {
 
 /// What a run's precision does to the layers of a network on one batch.
 struct LayerComparison {
-  RunSpec spec;  // the run in low precision
+  settings::RunSpec spec;  // the run in low precision
   /// The scale that the run's loss was multiplied by, its loss, and the loss in FP32.
   double loss_scale = 1, loss = 0, exact_loss = 0;
   std::vector<LayerDifference>
@@ -72,16 +72,16 @@ struct LayerComparison {
 
 /// Options of `demi compare --layers`.
 struct LayerOptions {
-  Config config = {};               // the recipe's settings
-  std::vector<Resolved> runs = {};  // fp32 is what they are set against, and left out
-  int64_t steps = 0;                // that the network is trained in FP32 before
-  c10::Device device = c10::kCPU;   // that both networks run on
+  settings::Config config = {};               // the recipe's settings
+  std::vector<settings::Resolved> runs = {};  // fp32 is what they are set against, and left out
+  int64_t steps = 0;                          // that the network is trained in FP32 before
+  c10::Device device = c10::kCPU;             // that both networks run on
 };
 
 /// The same weights and the same batch in FP32 and in each of the runs. A dynamic loss scale is
 /// lowered from init_scale until the weights' gradients are finite, as training would, down to 1.
 /// Throws as load_workload and keep_in_fp32; UsageError if all of the runs are fp32.
 DEMI_API std::vector<LayerComparison> compare_layers(const LayerOptions& options,
-                                                     const Workload& workload);
+                                                     const workload::Workload& workload);
 
 }  // namespace demi::recipes

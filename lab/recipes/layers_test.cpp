@@ -14,8 +14,8 @@
 
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::recipes {
 namespace {
@@ -86,14 +86,14 @@ class Layers : public ::testing::Test {
 
   LayerComparison compared(const std::string& run, int64_t steps = 0) {
     return compare_layers({.config = config_,
-                           .runs = resolve(config_, parse_runs("fp32," + run)),
+                           .runs = settings::resolve(config_, settings::parse_runs("fp32," + run)),
                            .steps = steps},
                           workload_)
         .front();
   }
 
-  Config config_;
-  Workload workload_;
+  settings::Config config_;
+  workload::Workload workload_;
 };
 
 // bf16 has 8 digits: 1 + 2^-8 lies half way between 1 and 1 + 2^-7 and goes to the even 1, and
@@ -162,9 +162,10 @@ TEST_F(Layers, ARunWithoutItsRegionHasNoError) {
   EXPECT_EQ(compared("bf16:no-autocast").layers[0].harm(), 0);
   EXPECT_EQ(compared("bf16:fp32-part=0").layers[0].output.error, 0);
   EXPECT_GT(compared("bf16-true").layers[0].output.error, 0);
-  EXPECT_THROW(
-      compare_layers({.config = config_, .runs = resolve(config_, parse_runs("fp32"))}, workload_),
-      UsageError);
+  EXPECT_THROW(compare_layers({.config = config_,
+                               .runs = settings::resolve(config_, settings::parse_runs("fp32"))},
+                              workload_),
+               UsageError);
   EXPECT_THROW(compared("bf16:fp32-part=1"), UsageError);
 }
 
@@ -186,8 +187,9 @@ TEST_F(Layers, AreTracedByTheirWeights) {
                              return linear->forward(linear->forward(x).slice(1, 0, 2).unsqueeze(1));
                            }};
   const at::Tensor input = torch::randn({4, 1, 5, 5});
-  const NetworkTrace trace = trace_layers(resolve(config_, parse_run("fp32")), net,
-                                          {input, torch::zeros({4, 1, 3}), {}}, /*loss_scale=*/4);
+  const NetworkTrace trace =
+      trace_layers(settings::resolve(config_, settings::parse_run("fp32")), net,
+                   {input, torch::zeros({4, 1, 3}), {}}, /*loss_scale=*/4);
   ASSERT_EQ(trace.layers.size(), 4u);
   const at::Tensor first = convolution->forward(input);
   EXPECT_EQ(trace.layers[0].name, "convolution");
@@ -222,7 +224,7 @@ TEST_F(Layers, DropoutOfNoModuleDropsTheSameInEachTrace) {
     return torch::dropout(linear->forward(batch.input), 0.5, true);
   };
   const data::Batch batch{.input = torch::ones({4, 16}), .target = torch::zeros({4, 16})};
-  const Resolved run = resolve(config_, parse_run("fp32"));
+  const settings::Resolved run = settings::resolve(config_, settings::parse_run("fp32"));
   const double first = trace_layers(run, net, batch, 1).loss;
   EXPECT_EQ(trace_layers(run, net, batch, 1).loss, first);
   torch::manual_seed(3);
@@ -236,7 +238,8 @@ TEST_F(Layers, AreThoseAfterSoManySteps) {
   use({3}, 1);
   config_.lr = 0.125;
   config_.epochs = 3;  // of one batch
-  const RunResult trained = run(resolve(config_, parse_run("fp32")), workload_, {});
+  const RunResult trained =
+      run(settings::resolve(config_, settings::parse_run("fp32")), workload_, {});
   ASSERT_EQ(trained.history.steps.size(), 3u);
   EXPECT_FLOAT_EQ(static_cast<float>(compared("bf16", 0).exact_loss),
                   static_cast<float>(trained.history.steps[0].loss));

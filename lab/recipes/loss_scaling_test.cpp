@@ -5,7 +5,7 @@
 #include <string>
 
 #include "lab/recipes/compare.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::recipes {
 namespace {
@@ -13,11 +13,11 @@ namespace {
 class LossScaling : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
-    const Recipe& recipe = find_recipe("loss-scaling");
-    const Workload workload = load_workload(recipe.config, c10::kCPU);
-    const auto runs = parse_runs(recipe.runs + ",fp16:no-skip");
-    comparison_ =
-        compare({.config = recipe.config, .runs = resolve(recipe.config, runs)}, workload);
+    const settings::Recipe& recipe = settings::find_recipe("loss-scaling");
+    const workload::Workload workload = workload::load_workload(recipe.config, c10::kCPU);
+    const auto runs = settings::parse_runs(recipe.runs + ",fp16:no-skip");
+    comparison_ = compare({.config = recipe.config, .runs = settings::resolve(recipe.config, runs)},
+                          workload);
   }
   static const train::History& history(std::size_t run) { return comparison_.runs[run].history; }
   static double first(std::size_t run) { return history(run).epochs.front().loss; }

@@ -4,8 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
-#include "lab/recipes/compare_report.h"
-#include "lab/recipes/machine_json.h"
+#include "lab/results/compare_report.h"
+#include "lab/results/machine_json.h"
 
 namespace demi::recipes {
 namespace {
@@ -32,19 +32,19 @@ TEST(MachineText, NamesTheGpuItsMemoryAndItsDriver) {
 }
 
 TEST(MachineText, JsonHasTheGpuToo) {
-  const auto json = json_of(with_gpu());
+  const auto json = results::json_of(with_gpu());
   EXPECT_EQ(json["device"], "cuda:0");
   EXPECT_EQ(json["device_name"], "NVIDIA H200");
   EXPECT_EQ(json["device_memory_bytes"], int64_t{3} << 29);
   EXPECT_EQ(json["driver"], "570.86.15");
-  EXPECT_TRUE(json_of(machine(c10::kCPU))["driver"].is_null());
+  EXPECT_TRUE(results::json_of(machine(c10::kCPU))["driver"].is_null());
 }
 
 TEST(MachineText, TableAndReportNameTheGpu) {
   Comparison c{.recipe = "mlp", .machine = with_gpu()};
-  c.runs = {{.spec = parse_run("fp32")}};
-  EXPECT_EQ(to_table(c).title, "mlp: NVIDIA H200");
-  const std::string html = report::to_html(to_page(c, "demi train mlp"));
+  c.runs = {{.spec = settings::parse_run("fp32")}};
+  EXPECT_EQ(results::to_table(c).title, "mlp: NVIDIA H200");
+  const std::string html = report::to_html(results::to_page(c, "demi train mlp"));
   EXPECT_NE(html.find("570.86.15"), std::string::npos);
 }
 

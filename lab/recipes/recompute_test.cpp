@@ -14,9 +14,9 @@
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/crc32c.h"
 #include "demi/distributed/ranks_testing.h"
-#include "lab/recipes/health.h"
-#include "lab/recipes/recipe.h"
 #include "lab/recipes/run.h"
+#include "lab/results/health.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::recipes {
 namespace {
@@ -51,10 +51,10 @@ class RecomputedRun : public ::testing::Test {
   }
   ~RecomputedRun() override { fs::remove_all(folder_); }
 
-  Resolved resolved(const std::string& how, const std::string& spec) const {
-    Config config = config_;
+  settings::Resolved resolved(const std::string& how, const std::string& spec) const {
+    settings::Config config = config_;
     config.recompute = how;
-    return resolve(config, parse_run(spec));
+    return settings::resolve(config, settings::parse_run(spec));
   }
 
   /// Checksums of the weights in the end, by name.
@@ -68,8 +68,8 @@ class RecomputedRun : public ::testing::Test {
 
   /// Its first network is made here: in the threads of ranks one would seed LibTorch's generator
   /// while the other draws initial weights.
-  static Workload part_of(const Resolved& run, int64_t rank) {
-    Workload part = read_data(run, {rank, 2})(run.config.batch_size);
+  static workload::Workload part_of(const settings::Resolved& run, int64_t rank) {
+    workload::Workload part = workload::read_data(run, {rank, 2})(run.config.batch_size);
     auto first = std::make_shared<std::optional<train::Network>>(
         part.make_network(static_cast<uint64_t>(run.config.seed)));
     part.make_network = [first, make = part.make_network](uint64_t seed) {
@@ -83,11 +83,11 @@ class RecomputedRun : public ::testing::Test {
 
   /// Losses by step and the weights, of two ranks that are threads of this process.
   std::string on_two_ranks(const std::string& how, const std::string& spec) {
-    const Resolved run_of = resolved(how, spec);
+    const settings::Resolved run_of = resolved(how, spec);
     std::vector<RunResult> results(2);
-    const std::vector<Workload> parts{part_of(run_of, 0), part_of(run_of, 1)};
+    const std::vector<workload::Workload> parts{part_of(run_of, 0), part_of(run_of, 1)};
     const auto errors = on_ranks(2, [&](ProcessGroup& group) {
-      const Workload& part = parts[static_cast<std::size_t>(group.rank())];
+      const workload::Workload& part = parts[static_cast<std::size_t>(group.rank())];
       JobOptions options{.checkpoints = folder_ / (how + spec)};
       if (group.rank() == 0) options.folder = folder_;
       options.group = {&group, [](ProcessGroup*) {}};
@@ -102,7 +102,7 @@ class RecomputedRun : public ::testing::Test {
   }
 
   fs::path folder_;
-  Config config_ = find_recipe("gpt-shakespeare").config;
+  settings::Config config_ = settings::find_recipe("gpt-shakespeare").config;
 };
 
 TEST_F(RecomputedRun, OfTwoRanksHasTheBitsOfThePlainOne) {
@@ -121,13 +121,14 @@ TEST_F(RecomputedRun, IsMonitoredAsThePlainOne) {
   config_.dropout = 0.2;
   for (const std::string spec : {"fp32", "fp16"}) {
     const auto seen = [&](const std::string& how) {
-      const Resolved run_of = resolved(how, spec);
+      const settings::Resolved run_of = resolved(how, spec);
       const JobOptions options{.folder = folder_, .checkpoints = folder_ / (how + spec)};
-      const RunResult result = run(run_of, read_data(run_of)(config_.batch_size), options);
+      const RunResult result =
+          run(run_of, workload::read_data(run_of)(config_.batch_size), options);
       EXPECT_EQ(result.health.size(), 3U) << how;
       std::string lines;
       for (const monitor::StepHealth& step : result.health)
-        for (const report::MetricFields& line : health_lines("run", step))
+        for (const report::MetricFields& line : results::health_lines("run", step))
           lines += report::metrics_line(line) + "\n";
       return std::pair(std::move(lines), weights());
     };

@@ -15,9 +15,9 @@
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
 #include "demi/train/names.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/run_spec.h"
-#include "lab/recipes/schedules.h"
+#include "lab/settings/resolved.h"
+#include "lab/settings/run_spec.h"
+#include "lab/settings/schedules.h"
 
 namespace demi::recipes {
 namespace {
@@ -38,14 +38,15 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
     {"scaler", OnResume::kNewRun},        {"weight-mode", OnResume::kNewRun},
 };
 
-const Setting& setting_of(std::string_view name) {
-  for (const Setting& setting : settings())
+const settings::Setting& setting_of(std::string_view name) {
+  for (const settings::Setting& setting : settings::all_settings())
     if (setting.name == name) return setting;
-  throw UsageError({.where = "train.resume", .what = "no such setting", .seen = name});
+  throw UsageError({.where = "recipes.resume", .what = "no such setting", .seen = name});
 }
 
 // Whether the value that was asked for is the one that the run was begun with.
-bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
+bool is_same(const settings::Setting& setting, const settings::Config& begun,
+             const settings::Config& asked) {
   const std::string before = setting.get(begun), now = setting.get(asked);
   if (setting.name == "batch-size")  // of all ranks together
     return asked.batch_size == 0 ||
@@ -55,7 +56,7 @@ bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
          before == train::mixed_precision_of(c10::Device(begun.device).type()).name;
 }
 
-[[noreturn]] void refuse(const Assignment& given, const std::string& what,
+[[noreturn]] void refuse(const settings::Assignment& given, const std::string& what,
                          const std::string& before, const std::filesystem::path& run) {
   const std::string advice = "leave it out, or begin a new run without --resume";
   throw UsageError({.where = given.source,
@@ -66,25 +67,26 @@ bool is_same(const Setting& setting, const Config& begun, const Config& asked) {
 }
 
 // The schedule is made for a number of epochs, and the two are not the same.
-bool changes_rates(const Config& begun, const Config& asked) {
-  return find_schedule(begun.schedule).ends && begun.schedule_steps == 0 &&
-         scheduled_epochs(asked) != scheduled_epochs(begun);
+bool changes_rates(const settings::Config& begun, const settings::Config& asked) {
+  return settings::find_schedule(begun.schedule).ends && begun.schedule_steps == 0 &&
+         settings::scheduled_epochs(asked) != settings::scheduled_epochs(begun);
 }
 
 // 0 means that nothing is set, for --steps.
-bool is_shorter(std::string_view setting, const Config& begun, const Config& asked) {
+bool is_shorter(std::string_view setting, const settings::Config& begun,
+                const settings::Config& asked) {
   if (setting == "epochs") return asked.epochs < begun.epochs;
   return asked.steps > 0 && (begun.steps == 0 || asked.steps < begun.steps);
 }
 
-void require_longer(const Assignment& given, const Config& begun, const Config& asked,
-                    const std::filesystem::path& run) {
+void require_longer(const settings::Assignment& given, const settings::Config& begun,
+                    const settings::Config& asked, const std::filesystem::path& run) {
   if (is_shorter(given.name, begun, asked))
     refuse(given, "this would end the training earlier than that",
            "it was begun with " + setting_of(given.name).get(begun) + "; more is accepted", run);
   if (changes_rates(begun, asked))
     refuse(given, "this would change the learning rates of the " + begun.schedule + " schedule",
-           "it was made for " + std::to_string(scheduled_epochs(begun)) + " epochs", run);
+           "it was made for " + std::to_string(settings::scheduled_epochs(begun)) + " epochs", run);
 }
 
 }  // namespace
@@ -92,8 +94,8 @@ void require_longer(const Assignment& given, const Config& begun, const Config& 
 namespace {
 
 // The batch of all ranks together stays, so that the steps do.
-void share_batches_anew(const Assignment& given, const Config& begun, Config& config,
-                        const std::filesystem::path& run) {
+void share_batches_anew(const settings::Assignment& given, const settings::Config& begun,
+                        settings::Config& config, const std::filesystem::path& run) {
   const int64_t all = begun.batch_size * begun.ranks;
   if (all % config.ranks != 0)
     throw UsageError({.where = given.source,
@@ -104,27 +106,31 @@ void share_batches_anew(const Assignment& given, const Config& begun, Config& co
   config.batch_size = all / config.ranks;
 }
 
-const Assignment* last_named(std::span<const Assignment> given, std::string_view name) {
-  const Assignment* found = nullptr;
-  for (const Assignment& a : given)
+const settings::Assignment* last_named(std::span<const settings::Assignment> given,
+                                       std::string_view name) {
+  const settings::Assignment* found = nullptr;
+  for (const settings::Assignment& a : given)
     if (a.name == name) found = &a;
   return found;
 }
 
 // Of several with one name the last. Ranks come first, since they decide the batch of each.
-std::vector<Assignment> that_count(std::span<const Assignment> given) {
-  std::vector<Assignment> all;
+std::vector<settings::Assignment> that_count(std::span<const settings::Assignment> given) {
+  std::vector<settings::Assignment> all;
   for (std::size_t i = 0; i < given.size(); ++i) {
-    const auto is_later = [&](const Assignment& other) { return other.name == given[i].name; };
+    const auto is_later = [&](const settings::Assignment& other) {
+      return other.name == given[i].name;
+    };
     if (std::ranges::none_of(given.subspan(i + 1), is_later)) all.push_back(given[i]);
   }
-  std::stable_partition(all.begin(), all.end(), [](const Assignment& a) {
+  std::stable_partition(all.begin(), all.end(), [](const settings::Assignment& a) {
     return a.name == "ranks" || a.name == "devices";
   });
   return all;
 }
 
-std::string begun_with(const Setting& setting, const Config& begun, const Config& now) {
+std::string begun_with(const settings::Setting& setting, const settings::Config& begun,
+                       const settings::Config& now) {
   const std::string before = setting.get(begun);
   if (setting.name != "batch-size" || begun.ranks == now.ranks) return before;
   return fmt::format("{} on each of {}, which is {} on each of {}", before, begun.ranks,
@@ -132,13 +138,13 @@ std::string begun_with(const Setting& setting, const Config& begun, const Config
 }
 
 // Other devices take the place of the one that the run found.
-std::string named_device(std::span<const Assignment> given) {
-  const Assignment* device = last_named(given, "device");
+std::string named_device(std::span<const settings::Assignment> given) {
+  const settings::Assignment* device = last_named(given, "device");
   return device ? device->text : "auto";
 }
 
 // Another number of ranks: each finds a device of the same kind.
-void forget_devices(std::span<const Assignment> given, Config& config) {
+void forget_devices(std::span<const settings::Assignment> given, settings::Config& config) {
   if (config.devices.empty() || last_named(given, "devices")) return;
   config.devices.clear();
   if (!last_named(given, "device") && config.device.starts_with("cuda")) config.device = "cuda";
@@ -161,18 +167,18 @@ bool decides_bits(std::string_view setting) {
 
 }  // namespace
 
-std::string change_of_precision(const Config& begun, const Config& now) {
+std::string change_of_precision(const settings::Config& begun, const settings::Config& now) {
   std::string text;
-  for (const Setting& setting : settings())
+  for (const settings::Setting& setting : settings::all_settings())
     if (on_resume(setting.name) == OnResume::kNewRun && !is_same(setting, begun, now))
       text += fmt::format("{}{} {}, begun with {}", text.empty() ? "" : "; ", setting.name,
                           setting.get(now), setting.get(begun));
   return text;
 }
 
-std::string first_difference(const Config& begun, const Config& now,
-                             std::span<const Assignment> given) {
-  for (const Setting& setting : settings()) {
+std::string first_difference(const settings::Config& begun, const settings::Config& now,
+                             std::span<const settings::Assignment> given) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     if (!decides_bits(setting.name) || is_same(setting, begun, now)) continue;
     // Nobody asked for another: with other ranks the batch of all together stays.
     if (setting.name == "batch-size" && !last_named(given, "batch-size") &&
@@ -210,16 +216,17 @@ void require_saved_settings(const std::filesystem::path& run_folder, const RunRe
   for (const std::string& label : record.runs) {
     const auto saved = newest_texts(checkpoints_of(run_folder, record, label));
     if (!saved || !saved->second.contains("demi.config")) continue;
-    Config of_checkpoint;
+    settings::Config of_checkpoint;
     std::set<std::string> names;  // an older demi had fewer
-    for (const Assignment& a : read_config_text(saved->second.at("demi.config"), saved->first)) {
-      set(of_checkpoint, a.name, a.text, a.source);
+    for (const settings::Assignment& a :
+         settings::read_config_text(saved->second.at("demi.config"), saved->first)) {
+      settings::set(of_checkpoint, a.name, a.text, a.source);
       names.insert(a.name);
     }
     const bool alone = record.command == "train";
-    const Config of_file =
-        config_of(record.config, alone ? run_of(record.config) : parse_run(label));
-    for (const Setting& setting : settings()) {
+    const settings::Config of_file = settings::config_of(
+        record.config, alone ? settings::run_of(record.config) : settings::parse_run(label));
+    for (const settings::Setting& setting : settings::all_settings()) {
       const bool is_shorter_now = on_resume(setting.name) == OnResume::kLonger &&
                                   is_shorter(setting.name, of_checkpoint, of_file);
       const bool is_other =
@@ -236,13 +243,14 @@ void require_saved_settings(const std::filesystem::path& run_folder, const RunRe
   }
 }
 
-Config resumed_config(const Config& begun, std::span<const Assignment> given,
-                      const std::filesystem::path& run) {
-  Config config = begun;
-  for (const Assignment& a : that_count(given)) {
-    if (gives_way_to_own_folder(a, begun)) continue;
-    const Setting& setting = setting_of(a.name);
-    Config asked = config;
+settings::Config resumed_config(const settings::Config& begun,
+                                std::span<const settings::Assignment> given,
+                                const std::filesystem::path& run) {
+  settings::Config config = begun;
+  for (const settings::Assignment& a : that_count(given)) {
+    if (settings::gives_way_to_own_folder(a, begun)) continue;
+    const settings::Setting& setting = setting_of(a.name);
+    settings::Config asked = config;
     setting.set(asked, a.text, a.source);
     const OnResume rule = on_resume(a.name);
     if (rule == OnResume::kSame) {
@@ -259,7 +267,7 @@ Config resumed_config(const Config& begun, std::span<const Assignment> given,
     if (a.name == "ranks" || a.name == "devices") share_batches_anew(a, begun, config, run);
   }
   if (config.ranks == 1 && !last_named(given, "shard-optimizer")) config.shard_optimizer = false;
-  check(config);
+  settings::check(config);
   return config;
 }
 

@@ -5,9 +5,9 @@
 #include <string>
 
 #include "demi/core/export.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/config_source.h"
 #include "lab/recipes/run_record.h"
+#include "lab/settings/config.h"
+#include "lab/settings/config_source.h"
 
 namespace demi::recipes {
 
@@ -30,19 +30,21 @@ DEMI_API OnResume on_resume(std::string_view setting);
 /// may be said so.
 /// `run` names it in messages. Throws UsageError for a setting that may not differ, with the old
 /// and the new value.
-DEMI_API Config resumed_config(const Config& begun, std::span<const Assignment> given,
-                               const std::filesystem::path& run);
+DEMI_API settings::Config resumed_config(const settings::Config& begun,
+                                         std::span<const settings::Assignment> given,
+                                         const std::filesystem::path& run);
 
 /// What makes it another run (OnResume::kNewRun), as "precision fp16, begun with fp32"; "":
 /// nothing.
-DEMI_API std::string change_of_precision(const Config& begun, const Config& now);
+DEMI_API std::string change_of_precision(const settings::Config& begun,
+                                         const settings::Config& now);
 
 /// The first setting that a resumed run may not change and that differs, as "lr is 0.1, not
 /// 0.5", or that makes it another run; "": none. batch-size auto and precision mixed agree with
 /// what they may have become; a batch size that is not among the `given` settings agrees with the
 /// same one of another number of ranks, who will share it.
-DEMI_API std::string first_difference(const Config& begun, const Config& now,
-                                      std::span<const Assignment> given = {});
+DEMI_API std::string first_difference(const settings::Config& begun, const settings::Config& now,
+                                      std::span<const settings::Assignment> given = {});
 
 /// The settings of a run's config.json against those in the checkpoints that it resumes, whose
 /// manifests have a checksum. Throws UsageError with key and both values for one that may not

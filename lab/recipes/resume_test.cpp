@@ -11,28 +11,30 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/recipe.h"
 #include "lab/recipes/run_record.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::recipes {
 namespace {
 
 using ::testing::HasSubstr;
 
-Config begun() {
-  Config config = find_recipe("mlp").config;
+settings::Config begun() {
+  settings::Config config = settings::find_recipe("mlp").config;
   config.device = "cpu";
   config.precision = "bf16";
   config.batch_size = 96;
   return config;
 }
 
-Config resumed(const std::vector<Assignment>& given, const Config& from = begun()) {
+settings::Config resumed(const std::vector<settings::Assignment>& given,
+                         const settings::Config& from = begun()) {
   return resumed_config(from, given, "runs/train-mlp-001");
 }
 
-std::string refusal(const std::vector<Assignment>& given, const Config& from = begun()) {
+std::string refusal(const std::vector<settings::Assignment>& given,
+                    const settings::Config& from = begun()) {
   try {
     resumed(given, from);
   } catch (const UsageError& error) {
@@ -50,8 +52,8 @@ TEST(Resume, NamesTheSettingWithItsOldAndItsNewValue) {
 }
 
 TEST(Resume, AFolderOfPicturesStaysTheRunsBesideThatOfTheDataSets) {
-  const std::vector<Assignment> sets{{"data-dir", "/sets", "DEMI_DATA_DIR"}};
-  Config pictures = begun();
+  const std::vector<settings::Assignment> sets{{"data-dir", "/sets", "DEMI_DATA_DIR"}};
+  settings::Config pictures = begun();
   pictures.data = "folder";
   pictures.data_dir = "/pictures";
   EXPECT_EQ(resumed(sets, pictures).data_dir, "/pictures");
@@ -62,10 +64,11 @@ TEST(Resume, AFolderOfPicturesStaysTheRunsBesideThatOfTheDataSets) {
 
 TEST(SetAll, AFolderOfPicturesThatAFileNamesCountsBeforeThatOfTheDataSets) {
   const auto folder_of = [](const std::string& data) {
-    Config config;
-    set_all(config, std::vector<Assignment>{{"data", data, "data in config.json"},
-                                            {"data-dir", "/file", "data_dir in config.json"},
-                                            {"data-dir", "/sets", "DEMI_DATA_DIR"}});
+    settings::Config config;
+    settings::set_all(
+        config, std::vector<settings::Assignment>{{"data", data, "data in config.json"},
+                                                  {"data-dir", "/file", "data_dir in config.json"},
+                                                  {"data-dir", "/sets", "DEMI_DATA_DIR"}});
     return config.data_dir;
   };
   EXPECT_EQ(folder_of("folder"), "/file");
@@ -81,7 +84,7 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
                                       "shard-optimizer",  "precision",  "loss-scale",     "scaler",
                                       "stop-after",       "keep-every", "keep-best",      "best-by",
                                       "recompute",        "weight-mode"};
-  for (const Setting& setting : settings()) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     const bool is_free = std::ranges::find(free, setting.name) != free.end();
     EXPECT_EQ(on_resume(setting.name) != OnResume::kSame, is_free) << setting.name;
   }
@@ -89,7 +92,7 @@ TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
 
 // The batch of all ranks together decides the steps.
 TEST(Resume, OtherRanksShareTheSameBatches) {
-  Config config = begun();
+  settings::Config config = begun();
   config.ranks = 4;  // of 96 examples each
   EXPECT_EQ(resumed({{"ranks", "2", "--ranks"}}, config).batch_size, 192);
   EXPECT_EQ(resumed({{"ranks", "1", "--ranks"}}, config).batch_size, 384);
@@ -100,7 +103,7 @@ TEST(Resume, OtherRanksShareTheSameBatches) {
 
 // The batch of each rank may be said too, and another one is not taken in silence.
 TEST(Resume, OtherRanksMayNameTheirBatch) {
-  Config config = begun();
+  settings::Config config = begun();
   config.ranks = 2;  // of 96 examples each
   EXPECT_EQ(
       resumed({{"ranks", "3", "--ranks"}, {"batch-size", "64", "--batch-size"}}, config).batch_size,
@@ -113,7 +116,7 @@ TEST(Resume, OtherRanksMayNameTheirBatch) {
 }
 
 TEST(Resume, TheFirstDifferenceIsNamed) {
-  Config other = begun();
+  settings::Config other = begun();
   EXPECT_EQ(first_difference(begun(), other), "");
   other.epochs = 9;
   other.keep_last = 3;
@@ -125,11 +128,11 @@ TEST(Resume, TheFirstDifferenceIsNamed) {
 }
 
 TEST(Resume, OtherRanksAgreeUnlessABatchSizeIsNamed) {
-  Config other = begun();
+  settings::Config other = begun();
   other.ranks = 2;
-  const std::vector<Assignment> ranks{{"ranks", "2", "--ranks"}};
+  const std::vector<settings::Assignment> ranks{{"ranks", "2", "--ranks"}};
   EXPECT_EQ(first_difference(begun(), other, ranks), "") << "they share it";
-  const std::vector<Assignment> both{{"ranks", "2", "--ranks"}, {"batch-size", "96", ""}};
+  const std::vector<settings::Assignment> both{{"ranks", "2", "--ranks"}, {"batch-size", "96", ""}};
   EXPECT_EQ(first_difference(begun(), other, both),
             "batch-size is 96 on each of 1, not 96 on each of 2");
   other.batch_size = 64;
@@ -138,7 +141,7 @@ TEST(Resume, OtherRanksAgreeUnlessABatchSizeIsNamed) {
 
 // One rank has nobody to share with, so it need not be said.
 TEST(Resume, OneRankSharesNoOptimizerState) {
-  Config config = begun();
+  settings::Config config = begun();
   config.ranks = 2;
   config.shard_optimizer = true;
   EXPECT_TRUE(resumed({}, config).shard_optimizer);
@@ -157,7 +160,7 @@ TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {
 }
 
 TEST(Resume, AnotherPrecisionOrScaleMakesItAnotherRun) {
-  const auto change = [](const std::vector<Assignment>& given) {
+  const auto change = [](const std::vector<settings::Assignment>& given) {
     return change_of_precision(begun(), resumed(given));
   };
   EXPECT_EQ(change({}), "");
@@ -166,13 +169,13 @@ TEST(Resume, AnotherPrecisionOrScaleMakesItAnotherRun) {
   EXPECT_EQ(change({{"loss-scale", "128", "--loss-scale"}}),
             "loss-scale 128, begun with " + begun().loss_scale);
   EXPECT_EQ(change({{"scaler", "false", "--no-scaler"}}), "scaler false, begun with true");
-  Config other = begun();
+  settings::Config other = begun();
   other.precision = "fp16";
   EXPECT_EQ(first_difference(begun(), other), "precision is bf16, not fp16") << "auto begins anew";
 }
 
 TEST(Resume, TheEndMayMoveAwayWhereNoScheduleIsMadeForIt) {
-  Config config = begun();  // 3 epochs, a constant rate
+  settings::Config config = begun();  // 3 epochs, a constant rate
   EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}).epochs, 9);
   EXPECT_THAT(refusal({{"epochs", "2", "--epochs"}}), HasSubstr("begun with 3"));
   config.schedule = "cosine";
@@ -181,7 +184,7 @@ TEST(Resume, TheEndMayMoveAwayWhereNoScheduleIsMadeForIt) {
   config.schedule_epochs = 20;
   EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}, config).epochs, 9);
   EXPECT_THAT(refusal({{"epochs", "21", "--epochs"}}, config), HasSubstr("ends before training"));
-  Config by_step = begun();
+  settings::Config by_step = begun();
   by_step.schedule = "cosine-by-step";
   by_step.schedule_steps = 1'000'000;
   EXPECT_EQ(resumed({{"epochs", "9", "--epochs"}}, by_step).epochs, 9);
@@ -198,7 +201,7 @@ TEST(Resume, SettingsAreThoseOfTheCheckpointAsFarAsItSaysThem) {
   const fs::path folder =
       fs::temp_directory_path() / ("demi-saved-settings-" + std::to_string(getpid()));
   RunRecord record{.command = "train", .runs = {"bf16"}, .config = begun()};
-  std::string text = to_json(record.config);
+  std::string text = settings::to_json(record.config);
   const auto save = [&](int64_t step) {
     checkpoint::save(folder / kCheckpoints, step,
                      {.model = {{"w", at::ones({1})}}, .text = {{"demi.config", text}}});
@@ -213,7 +216,7 @@ TEST(Resume, SettingsAreThoseOfTheCheckpointAsFarAsItSaysThem) {
   EXPECT_NO_THROW(require_saved_settings(folder, record));
   record.config = begun();
   record.config.schedule = "cosine";
-  text = to_json(record.config);
+  text = settings::to_json(record.config);
   save(3);
   EXPECT_NO_THROW(require_saved_settings(folder, record));
   record.config.epochs += 6;

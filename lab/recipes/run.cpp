@@ -7,11 +7,11 @@
 
 namespace demi::recipes {
 
-void check_parts(std::span<const Resolved> runs, const Workload& workload) {
+void check_parts(std::span<const settings::Resolved> runs, const workload::Workload& workload) {
   train::Network network;
-  for (const Resolved& resolved : runs) {
-    const Config& config = resolved.config;
-    const RunSpec& run = resolved.spec;
+  for (const settings::Resolved& resolved : runs) {
+    const settings::Config& config = resolved.config;
+    const settings::RunSpec& run = resolved.spec;
     if (!config.scaler && (run.loss_scale.kind == train::LossScale::Kind::fixed ||
                            run.loss_scale.kind == train::LossScale::Kind::dynamic ||
                            run.loss_scale.kind == train::LossScale::Kind::statistics))
@@ -29,11 +29,12 @@ void check_parts(std::span<const Resolved> runs, const Workload& workload) {
                         .seen = config.fp32_part.empty() ? "a policy" : config.fp32_part,
                         .accepted = "a mixed precision (fp16, bf16), or one of FP32 or more"});
     if (!network.module) network = workload.make_network(static_cast<uint64_t>(config.seed));
-    keep_in_fp32(resolved, network);
+    settings::keep_in_fp32(resolved, network);
   }
 }
 
-RunResult run(const Resolved& run, const Workload& workload, const JobOptions& options) {
+RunResult run(const settings::Resolved& run, const workload::Workload& workload,
+              const JobOptions& options) {
   profile::quiet_down(run.device);
   Job job(run, workload, options, profile::memory_use(run.device).current_bytes);
   job.advance();

@@ -17,10 +17,10 @@
 #include "demi/train/history.h"
 #include "demi/train/names.h"
 #include "lab/recipes/model_flops.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/run_spec.h"
 #include "lab/recipes/step_lines.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/settings/run_spec.h"
+#include "lab/workload/workload.h"
 
 namespace demi::recipes {
 
@@ -46,7 +46,7 @@ struct JobOptions {
   /// runs start from one. Empty: each looks for it.
   std::filesystem::path start_from = {};
   /// Called before the first step of a resumed run, with what it has done so far.
-  std::function<void(const RunSpec&, const train::History&)> on_resume = {};
+  std::function<void(const settings::RunSpec&, const train::History&)> on_resume = {};
   /// Called before a checkpoint is saved, so that what has been reported of its steps reaches the
   /// disk with it.
   std::function<void()> before_save = {};
@@ -83,7 +83,7 @@ struct SlowCause {
 
 /// A run and its results: one row of the table.
 struct RunResult {
-  RunSpec spec;                                   // precision, loss scale and label of the run
+  settings::RunSpec spec;                         // precision, loss scale and label of the run
   train::History history;                         // its steps and epochs
   double seconds = 0;                             // of training, all epochs
   double seconds_per_epoch = 0;                   // of training, mean over whole epochs; foreseen
@@ -121,7 +121,8 @@ struct RunResult {
 
 /// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained, and
 /// UsageError for settings that contradict a run.
-DEMI_API void check_parts(std::span<const Resolved> runs, const Workload& workload);
+DEMI_API void check_parts(std::span<const settings::Resolved> runs,
+                          const workload::Workload& workload);
 
 /// Trains the config's model in the precision of the run, saves checkpoints as the config says and
 /// one at the end, writes FOLDER/PREFIXmodel.safetensors (the weights to ship), and tests that
@@ -129,6 +130,7 @@ DEMI_API void check_parts(std::span<const Resolved> runs, const Workload& worklo
 /// A resumed run gives the bits of the unbroken one. Caches are emptied and peaks reset
 /// before. Throws TrainingError if memory does not suffice, with the batch size that would fit;
 /// DataError for a damaged checkpoint.
-DEMI_API RunResult run(const Resolved& run, const Workload& workload, const JobOptions& options);
+DEMI_API RunResult run(const settings::Resolved& run, const workload::Workload& workload,
+                       const JobOptions& options);
 
 }  // namespace demi::recipes

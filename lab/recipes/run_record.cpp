@@ -8,10 +8,10 @@
 #include "demi/core/error.h"
 #include "demi/core/json.h"
 #include "demi/core/json_value.h"
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/recipe.h"
-#include "lab/recipes/run_spec.h"
 #include "lab/report/run_folder.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/run_spec.h"
 
 namespace demi::recipes {
 namespace {
@@ -23,7 +23,7 @@ constexpr const char* kConfigFile = "config.json";
 [[noreturn]] void no_record(const fs::path& folder, const std::string& what,
                             const std::string& seen) {
   throw DataError(
-      {.where = "train.read_run_record",
+      {.where = "recipes.read_run_record",
        .what = what,
        .seen = seen,
        .accepted = "a folder that `demi train` or `demi compare` made",
@@ -51,7 +51,7 @@ std::string to_json(const RunRecord& record) {
   auto json = nlohmann::ordered_json{{"command", record.line}, {"recipe", record.recipe}};
   json["runs"] = record.runs;
   if (record.turn_steps > 0) json["interleave"] = record.turn_steps;
-  json.update(nlohmann::ordered_json::parse(to_json(record.config)));
+  json.update(nlohmann::ordered_json::parse(settings::to_json(record.config)));
   // A path in the line need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }
@@ -60,8 +60,8 @@ RunRecord read_run_record(const fs::path& folder) {
   const std::string text = text_of(folder), file = (folder / kConfigFile).string();
   RunRecord record;
   try {
-    for (const Assignment& a : read_config_text(text, file))
-      set(record.config, a.name, a.text, a.source);
+    for (const settings::Assignment& a : settings::read_config_text(text, file))
+      settings::set(record.config, a.name, a.text, a.source);
     const nlohmann::json document = read_json(text);
     const JsonValue json(document);
     record.line = json.at("command").get<std::string>();
@@ -84,7 +84,7 @@ bool can_resume(const fs::path& folder) {
 fs::path checkpoints_of(const fs::path& run_folder, const RunRecord& record,
                         std::string_view label) {
   const fs::path all = run_folder / kCheckpoints;
-  return record.runs.size() > 1 ? all / file_name(label) : all;
+  return record.runs.size() > 1 ? all / settings::file_name(label) : all;
 }
 
 std::vector<fs::path> checkpoint_folders(const fs::path& run_folder) {
@@ -101,7 +101,7 @@ std::vector<fs::path> checkpoint_folders(const fs::path& run_folder) {
 std::vector<fs::path> unfinished(std::string_view command, std::string_view recipe,
                                  const fs::path& root) {
   std::vector<fs::path> folders =
-      report::run_folders(std::string(command) + "-" + folder_name(recipe), root);
+      report::run_folders(std::string(command) + "-" + settings::folder_name(recipe), root);
   std::erase_if(folders, [](const fs::path& folder) {
     return !fs::exists(folder / kConfigFile) || fs::exists(folder / kResultFile) ||
            !can_resume(folder);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/recipes/config.h"
+#include "lab/settings/config.h"
 
 namespace demi::recipes {
 
@@ -18,7 +18,7 @@ struct RunRecord {
   std::string recipe;             // its name
   std::vector<std::string> runs;  // their labels: "fp32", "fp16:scale=128"
   int64_t turn_steps = 0;         // of a comparison: as CompareOptions::turn_steps
-  Config config;                  // what was resolved
+  settings::Config config;        // what was resolved
 };
 
 /// The text of config.json, which read_config_file takes, too.

@@ -8,8 +8,8 @@
 #include <fstream>
 
 #include "demi/core/error.h"
-#include "lab/recipes/config_source.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/config_source.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::recipes {
 namespace {
@@ -37,7 +37,7 @@ class RunRecords : public ::testing::Test {
                      .recipe = "mlp",
                      .runs = {"fp32", "fp16:scale=128"},
                      .turn_steps = 7,
-                     .config = find_recipe("mlp").config};
+                     .config = settings::find_recipe("mlp").config};
     record.config.lr = 0.1 + 0.2;  // 0.30000000000000004
     record.config.checkpoint_every = "2epochs";
     return record;
@@ -53,7 +53,7 @@ TEST_F(RunRecords, ComeBackAsTheyWereWritten) {
   EXPECT_EQ(back.recipe, "mlp");
   EXPECT_EQ(back.runs, record().runs);
   EXPECT_EQ(back.turn_steps, 7);
-  EXPECT_EQ(to_json(back.config), to_json(record().config));
+  EXPECT_EQ(settings::to_json(back.config), settings::to_json(record().config));
   EXPECT_EQ(back.config.lr, 0.1 + 0.2) << "bit for bit";
 }
 

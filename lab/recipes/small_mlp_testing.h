@@ -1,15 +1,16 @@
 #pragma once
 
-#include "lab/recipes/config.h"
-#include "lab/recipes/recipe.h"
+#include "lab/settings/config.h"
+#include "lab/settings/recipe.h"
 
 namespace demi::recipes {
 
 // Three layers of 8 by 8, 8 batches of 8 rows, one epoch.
-inline Config small_mlp() {
-  Config config = find_recipe("mlp").config;
-  for (const char* name : {"in", "out", "batches", "batch-size"}) set(config, name, "8", name);
-  set(config, "epochs", "1", "epochs");
+inline settings::Config small_mlp() {
+  settings::Config config = settings::find_recipe("mlp").config;
+  for (const char* name : {"in", "out", "batches", "batch-size"})
+    settings::set(config, name, "8", name);
+  settings::set(config, "epochs", "1", "epochs");
   return config;
 }
 

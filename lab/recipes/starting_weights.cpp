@@ -18,9 +18,9 @@
 #include "demi/optim/optimizer.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/folder.h"
-#include "lab/recipes/model_file.h"
-#include "lab/recipes/tensor_names.h"
-#include "lab/recipes/weights_file.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/tensor_names.h"
+#include "lab/workload/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -65,7 +65,7 @@ void require_finite(const NamedTensors& weights, const fs::path& path) {
 
 /// The entries of the state whose parameter has a name in `names`.
 void drop_state_of(Checkpoint& saved, const std::string& module, const fs::path& path) {
-  const std::vector<std::string> names = parameter_names(saved);
+  const std::vector<std::string> names = workload::parameter_names(saved);
   if (names.empty())
     refuse_file("the optimizer's state in " + path.string() +
                     " is by number, without names, and the head is new",
@@ -98,7 +98,8 @@ void keep_moments(Checkpoint& saved, const fs::path& path) {
 }
 
 /// The options that make the network of the file's description.
-std::string options_of(const ModelDescription& description, const Config& config) {
+std::string options_of(const workload::ModelDescription& description,
+                       const settings::Config& config) {
   static const std::map<data::Kind, std::vector<std::string_view>> kShaping{
       {data::Kind::rows, {"model", "in", "depth"}},
       {data::Kind::pictures, {"model"}},
@@ -107,7 +108,7 @@ std::string options_of(const ModelDescription& description, const Config& config
        {"model", "depth", "heads", "key-heads", "feed-forward", "embedding", "context", "block",
         "bias", "tied-head"}}};
   std::string text;
-  for (const Setting& setting : settings()) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     const auto& shaping = kShaping.at(description.input.kind);
     if (std::ranges::find(shaping, setting.name) == shaping.end()) continue;
     const std::string there = setting.get(description.network);
@@ -120,9 +121,9 @@ std::string options_of(const ModelDescription& description, const Config& config
   return text;
 }
 
-[[noreturn]] void refuse_misfits(const Resolved& run, const Workload& workload,
-                                 const NamedForNetwork& named,
-                                 const std::optional<ModelDescription>& description,
+[[noreturn]] void refuse_misfits(const settings::Resolved& run, const workload::Workload& workload,
+                                 const workload::NamedForNetwork& named,
+                                 const std::optional<workload::ModelDescription>& description,
                                  const fs::path& path) {
   std::string advice = "name the model that they were saved from";
   std::string accepted = "its tensors under its own names";
@@ -145,21 +146,21 @@ std::string options_of(const ModelDescription& description, const Config& config
   }
   refuse_file(
       fmt::format("the weights in {} do not fit the model {}", path.string(), run.config.model),
-      named.unknown.empty() ? first_of(named.misfits)
-                            : first_of(named.misfits) + "; the file has " + named.unknown,
+      named.unknown.empty() ? workload::first_of(named.misfits)
+                            : workload::first_of(named.misfits) + "; the file has " + named.unknown,
       accepted, advice);
 }
 
 /// What no shape tells.
-void require_same_form(const ModelDescription& description, const Config& config,
-                       const fs::path& path) {
+void require_same_form(const workload::ModelDescription& description,
+                       const settings::Config& config, const fs::path& path) {
   static const std::set<std::pair<data::Kind, std::string_view>> kForm{
       {data::Kind::texts, "pool"},
       {data::Kind::tokens, "heads"},
       {data::Kind::tokens, "block"},
       {data::Kind::tokens, "norm-eps"},
       {data::Kind::tokens, "rope-theta"}};
-  for (const Setting& setting : settings()) {
+  for (const settings::Setting& setting : settings::all_settings()) {
     if (!kForm.contains({description.input.kind, setting.name})) continue;
     const std::string there = setting.get(description.network), here = setting.get(config);
     if (there == here) continue;
@@ -170,7 +171,8 @@ void require_same_form(const ModelDescription& description, const Config& config
 }
 
 /// An embedding's rows would be those of other words.
-void require_same_words(const ModelTexts& texts, const Workload& workload, const fs::path& path) {
+void require_same_words(const workload::ModelTexts& texts, const workload::Workload& workload,
+                        const fs::path& path) {
   if (!texts.vocabulary || !workload.vocabulary) return;
   const auto there = texts.vocabulary->words();
   const auto here =
@@ -191,8 +193,8 @@ std::string some_of(const std::vector<std::string>& words) {
   return words.size() > kShown ? text + ", ..." : text;
 }
 
-std::vector<std::string> differences(const ModelDescription& description, const Workload& workload,
-                                     bool new_head) {
+std::vector<std::string> differences(const workload::ModelDescription& description,
+                                     const workload::Workload& workload, bool new_head) {
   std::vector<std::string> said;
   const auto& there = description.classes;
   const auto& here = workload.classes;
@@ -218,7 +220,7 @@ std::vector<std::string> differences(const ModelDescription& description, const 
 }
 
 /// "bf16 widened to fp32"; "": none of the weights changes its dtype.
-std::string conversion(const NamedTensors& weights, const Resolved& run) {
+std::string conversion(const NamedTensors& weights, const settings::Resolved& run) {
   const c10::ScalarType to =
       run.spec.precision.is_mixed() ? c10::kFloat : run.spec.precision.weights;
   std::set<std::string> others;
@@ -238,8 +240,9 @@ struct Taken {
   bool masters = false, average = false, is_huggingface = false;
 };
 
-std::string sentence(const Resolved& run, const fs::path& path, const NamedForNetwork& named,
-                     const Taken& taken, const std::string& converted) {
+std::string sentence(const settings::Resolved& run, const fs::path& path,
+                     const workload::NamedForNetwork& named, const Taken& taken,
+                     const std::string& converted) {
   std::string text = fmt::format("starts from {}: ", path.string());
   text += taken.average ? "the moving average" : taken.masters ? "the FP32 masters" : "the weights";
   if (taken.step) text += fmt::format(" of step {}", *taken.step);
@@ -258,22 +261,23 @@ std::string sentence(const Resolved& run, const fs::path& path, const NamedForNe
 
 }  // namespace
 
-StartingWeights read_start(const Resolved& run, const Workload& workload,
+StartingWeights read_start(const settings::Resolved& run, const workload::Workload& workload,
                            const torch::nn::Module& network, const fs::path& path) {
   const bool is_huggingface = huggingface::folder_of(path).has_value();
   const checkpoint::Contents contents =
       is_huggingface ? checkpoint::Contents() : checkpoint::contents(path);
-  std::optional<ModelTexts> texts;
-  if (is_huggingface || contents.metadata.contains("demi.file")) texts = read_model_texts(path);
+  std::optional<workload::ModelTexts> texts;
+  if (is_huggingface || contents.metadata.contains("demi.file"))
+    texts = workload::read_model_texts(path);
   const auto description = texts ? texts->description : std::nullopt;
-  Checkpoint saved =
-      is_huggingface ? Checkpoint{.model = read_model_file(path).weights} : checkpoint::map(path);
+  Checkpoint saved = is_huggingface ? Checkpoint{.model = workload::read_model_file(path).weights}
+                                    : checkpoint::map(path);
   Taken taken{.step = contents.step, .is_huggingface = is_huggingface};
   const bool is_average = contents.is_file && description && description->is_average;
-  taken.masters = take_masters(saved);
+  taken.masters = workload::take_masters(saved);
   taken.average = is_average || run.config.from_average;
   if (run.config.from_average && !is_average) take_average(saved, path);
-  NamedForNetwork named = name_for(network, run.model, std::move(saved.model));
+  workload::NamedForNetwork named = workload::name_for(network, run.model, std::move(saved.model));
   if (!named.misfits.empty()) refuse_misfits(run, workload, named, description, path);
   if (description) require_same_form(*description, run.config, path);
   if (texts) require_same_words(*texts, workload, path);
@@ -359,12 +363,12 @@ void put(const StartingWeights& start, torch::nn::Module& network,
   keep_masters(start.saved.model, network, optimizer);
 }
 
-std::vector<std::string> check_start(std::span<const Resolved> runs, const Workload& workload,
-                                     const fs::path& path) {
+std::vector<std::string> check_start(std::span<const settings::Resolved> runs,
+                                     const workload::Workload& workload, const fs::path& path) {
   std::vector<std::string> said;
-  for (const Resolved& run : runs) {
+  for (const settings::Resolved& run : runs) {
     const train::Network network = workload.make_network(static_cast<uint64_t>(run.config.seed));
-    const auto optimizer = make_optimizer(run, network);
+    const auto optimizer = settings::make_optimizer(run, network);
     const train::Precision& precision = run.spec.precision;
     if (!precision.is_mixed() && precision.weights != c10::kFloat)
       to_precision(*network.module, precision.weights, /*keep_normalisation_fp32=*/false);

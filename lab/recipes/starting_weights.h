@@ -10,8 +10,8 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/export.h"
-#include "lab/recipes/resolved.h"
-#include "lab/recipes/workload.h"
+#include "lab/settings/resolved.h"
+#include "lab/workload/workload.h"
 
 namespace demi::recipes {
 
@@ -27,7 +27,8 @@ struct StartingWeights {
 /// have torchvision's names. Where the head (models::head_of) has another shape, that of `network`
 /// stays. Throws DataError for any other misfit, with the first three names, for a vocabulary of
 /// other words, for a weight that is NaN or Inf and for an average or a state that is not there.
-DEMI_API StartingWeights read_start(const Resolved& run, const Workload& workload,
+DEMI_API StartingWeights read_start(const settings::Resolved& run,
+                                    const workload::Workload& workload,
                                     const torch::nn::Module& network,
                                     const std::filesystem::path& path);
 
@@ -39,8 +40,8 @@ DEMI_API void put(const StartingWeights& start, torch::nn::Module& network,
 
 /// Does both with networks that are thrown away, so that what does not fit one of the runs is
 /// refused before any is begun. Returns what there is to say.
-DEMI_API std::vector<std::string> check_start(std::span<const Resolved> runs,
-                                              const Workload& workload,
+DEMI_API std::vector<std::string> check_start(std::span<const settings::Resolved> runs,
+                                              const workload::Workload& workload,
                                               const std::filesystem::path& path);
 
 }  // namespace demi::recipes

@@ -22,14 +22,14 @@
 #include "lab/models/registry.h"
 #include "lab/models/resnet.h"
 #include "lab/models/vgg.h"
-#include "lab/recipes/config_source.h"
 #include "lab/recipes/find_start.h"
-#include "lab/recipes/model_file.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/same_run_testing.h"
 #include "lab/recipes/small_mlp_testing.h"
-#include "lab/recipes/tensor_names.h"
-#include "lab/recipes/weights_file.h"
+#include "lab/settings/config_source.h"
+#include "lab/workload/model_file.h"
+#include "lab/workload/tensor_names.h"
+#include "lab/workload/weights_file.h"
 
 namespace demi::recipes {
 namespace {
@@ -51,20 +51,20 @@ class StartingWeightsTest : public ::testing::Test {
   }
   ~StartingWeightsTest() override { fs::remove_all(folder_); }
 
-  static Config config(const std::string& precision = "fp32") {
-    Config c = small_mlp();
+  static settings::Config config(const std::string& precision = "fp32") {
+    settings::Config c = small_mlp();
     for (const auto& [name, value] : std::initializer_list<std::pair<const char*, const char*>>{
              {"optimizer", "adamw"}, {"lr", "0.01"}, {"ema", "0.5"}, {"device", "cpu"}})
-      set(c, name, value, name);
+      settings::set(c, name, value, name);
     c.precision = precision;
     return c;
   }
 
   // Trains, and returns the run's checkpoint.
-  fs::path trained(const Config& c, const std::string& name = "run") {
+  fs::path trained(const settings::Config& c, const std::string& name = "run") {
     const fs::path folder = folder_ / name;
     fs::create_directories(folder);
-    run(resolve(c), load_workload(c, c10::kCPU),
+    run(settings::resolve(c), workload::load_workload(c, c10::kCPU),
         {.folder = folder, .checkpoints = folder / "checkpoints"});
     return checkpoint::find(folder);
   }
@@ -83,13 +83,14 @@ class StartingWeightsTest : public ::testing::Test {
   };
 
   // What a run of that config starts with.
-  static Begun begin(const Config& c, const fs::path& path) {
-    return begin(c, path, load_workload(c, c10::kCPU));
+  static Begun begin(const settings::Config& c, const fs::path& path) {
+    return begin(c, path, workload::load_workload(c, c10::kCPU));
   }
-  static Begun begin(const Config& c, const fs::path& path, const Workload& workload) {
-    const Resolved run = resolve(c);
+  static Begun begin(const settings::Config& c, const fs::path& path,
+                     const workload::Workload& workload) {
+    const settings::Resolved run = settings::resolve(c);
     Begun begun{.network = workload.make_network(static_cast<uint64_t>(c.seed)), .start = {}};
-    begun.optimizer = make_optimizer(run, begun.network);
+    begun.optimizer = settings::make_optimizer(run, begun.network);
     if (!run.spec.precision.is_mixed() && run.spec.precision.weights != at::kFloat)
       to_precision(*begun.network.module, run.spec.precision.weights, false);
     begun.initial = copy(begun.weights());
@@ -98,12 +99,13 @@ class StartingWeightsTest : public ::testing::Test {
     return begun;
   }
 
-  static std::string refusal(const Config& c, const fs::path& path) {
-    return refusal(c, path, load_workload(c, c10::kCPU));
+  static std::string refusal(const settings::Config& c, const fs::path& path) {
+    return refusal(c, path, workload::load_workload(c, c10::kCPU));
   }
-  static std::string refusal(const Config& c, const fs::path& path, const Workload& workload) {
+  static std::string refusal(const settings::Config& c, const fs::path& path,
+                             const workload::Workload& workload) {
     try {
-      const Resolved run = resolve(c);
+      const settings::Resolved run = settings::resolve(c);
       check_start({&run, 1}, workload, path);
     } catch (const DataError& error) {
       return error.what();
@@ -116,8 +118,9 @@ class StartingWeightsTest : public ::testing::Test {
     return tensors;
   }
 
-  static Config with(Config c, const std::string& name, const std::string& value) {
-    set(c, name, value, name);
+  static settings::Config with(settings::Config c, const std::string& name,
+                               const std::string& value) {
+    settings::set(c, name, value, name);
     return c;
   }
 
@@ -138,7 +141,7 @@ void expect_same(const NamedTensors& a, const NamedTensors& b) {
 TEST_F(StartingWeightsTest, AreThoseOfTheCheckpointAndNotItsAverage) {
   const fs::path path = trained(config());
   const Checkpoint saved = checkpoint::load(path);
-  Config c = with(config(), "from", path.string());
+  settings::Config c = with(config(), "from", path.string());
   const Begun begun = begin(c, path);
   expect_same(begun.weights(), saved.model);
   EXPECT_THAT(begun.start.said.front(), AllOf(HasSubstr("step-00000008: the weights of step 8"),
@@ -153,7 +156,7 @@ TEST_F(StartingWeightsTest, AreThoseOfTheCheckpointAndNotItsAverage) {
 
 TEST_F(StartingWeightsTest, AreWhatTheRunBeginsWith) {
   const fs::path path = trained(config());
-  Config c = with(with(with(config(), "from", path.string()), "lr", "0"), "ema", "0");
+  settings::Config c = with(with(with(config(), "from", path.string()), "lr", "0"), "ema", "0");
   c.seed = 7;
   expect_same(checkpoint::load(trained(c, "other")).model, checkpoint::load(path).model);
 }
@@ -162,22 +165,23 @@ TEST_F(StartingWeightsTest, AreWhatTheRunBeginsWith) {
 // more.
 TEST_F(StartingWeightsTest, AreReadAgainOnlyWithoutACheckpoint) {
   const fs::path path = trained(config()), folder = folder_ / "other";
-  Config c = with(with(config(), "from", (folder_ / "run").string()), "lr", "0");
+  settings::Config c = with(with(config(), "from", (folder_ / "run").string()), "lr", "0");
   fs::create_directories(folder);
   const JobOptions options{.folder = folder, .checkpoints = folder / "checkpoints", .resume = true};
-  const Workload workload = load_workload(c, c10::kCPU);
-  run(resolve(c), workload, options);
+  const workload::Workload workload = workload::load_workload(c, c10::kCPU);
+  run(settings::resolve(c), workload, options);
   const NamedTensors saved = checkpoint::load(path).model;
   expect_same(checkpoint::load(folder).model, saved);
   fs::remove_all(folder_ / "run");
-  run(resolve(c), workload, options);
+  run(settings::resolve(c), workload, options);
   expect_same(checkpoint::load(folder).model, saved);
 }
 
 TEST_F(StartingWeightsTest, GetTheirMomentsByNameAndTheRunsOwnOptions) {
   const fs::path path = trained(config());
   const Checkpoint saved = checkpoint::load(path);
-  Config c = with(with(with(config(), "from", path.string()), "from-state", "true"), "lr", "0.5");
+  settings::Config c =
+      with(with(with(config(), "from", path.string()), "from-state", "true"), "lr", "0.5");
   c.decay_by_rule = true;  // weights, then biases
   const Checkpoint now = begin(c, path).saved();
   const std::vector<std::string> before = saved.parameters.at("optimizer").front();
@@ -198,7 +202,8 @@ TEST_F(StartingWeightsTest, GetTheirMomentsByNameAndTheRunsOwnOptions) {
 
 TEST_F(StartingWeightsTest, OfTheSameGroupsKeepTheRunsOptionsToo) {
   const fs::path path = trained(config());
-  Config c = with(with(with(config(), "from", path.string()), "from-state", "true"), "lr", "0.5");
+  settings::Config c =
+      with(with(with(config(), "from", path.string()), "from-state", "true"), "lr", "0.5");
   const Checkpoint now = begin(c, path).saved();
   EXPECT_EQ(now.numbers.at("optimizer/group.0").at("lr"), 0.5);
   EXPECT_TRUE(now.state.contains("optimizer/0.exp_avg"));
@@ -212,8 +217,9 @@ TEST_F(StartingWeightsTest, HaveNoRatesAndNoNormsOfTheRunBefore) {
   saved.state["optimizer/scheduled_rates.0"] = torch::ones({8}, at::kDouble);
   saved.state["optimizer/accepted_norms"] = torch::linspace(1, 2, 128);
   const fs::path captured = checkpoint::save(folder_ / "captured", 8, saved);
-  const Config c = with(with(with(config(), "from", captured.string()), "from-state", "true"),
-                        "skip-norm-above", "3sd");
+  const settings::Config c =
+      with(with(with(config(), "from", captured.string()), "from-state", "true"), "skip-norm-above",
+           "3sd");
   const Checkpoint now = begin(c, captured).saved();
   EXPECT_FALSE(now.state.contains("optimizer/scheduled_rates.0"));
   EXPECT_FALSE(now.state.contains("optimizer/accepted_norms"));
@@ -224,9 +230,9 @@ TEST_F(StartingWeightsTest, HaveNoRatesAndNoNormsOfTheRunBefore) {
 TEST_F(StartingWeightsTest, OfA16BitRunKeepWhatTheyAreTrainedAs) {
   for (const char* mode : {"master", "split", "split24"}) {
     SCOPED_TRACE(mode);
-    const Config c = with(with(config("bf16-true"), "ema", "0"), "weight-mode", mode);
+    const settings::Config c = with(with(config("bf16-true"), "ema", "0"), "weight-mode", mode);
     const fs::path path = trained(c, std::string("true-") + mode);
-    const NamedTensors expected = read_weights(path);
+    const NamedTensors expected = workload::read_weights(path);
     Begun begun = begin(with(c, "from", path.string()), path);
     torch::optim::Optimizer& optimizer = *begun.optimizer;
     for (auto& group : optimizer.param_groups()) group.options().set_lr(0);
@@ -247,7 +253,7 @@ TEST_F(StartingWeightsTest, OfACheckpointWithoutNamesHaveTheStateByNumberButForN
   const NamedTensors state = saved.state;
   saved.parameters.clear();
   const fs::path older = checkpoint::save(folder_ / "older", 8, saved);
-  const Config c = with(with(config(), "from", older.string()), "from-state", "true");
+  const settings::Config c = with(with(config(), "from", older.string()), "from-state", "true");
   EXPECT_TRUE(torch::equal(begin(c, older).saved().state.at("optimizer/3.exp_avg"),
                            state.at("optimizer/3.exp_avg")));
   EXPECT_THAT(refusal(with(c, "out", "4"), older),
@@ -261,7 +267,8 @@ TEST_F(StartingWeightsTest, OfACheckpointWithoutNamesHaveTheStateByNumberButForN
 TEST_F(StartingWeightsTest, GetANewHeadForOtherOutputsWithoutMoments) {
   const fs::path path = trained(config());
   const NamedTensors saved = checkpoint::load(path).model;
-  Config c = with(with(with(config(), "from", path.string()), "from-state", "true"), "out", "4");
+  settings::Config c =
+      with(with(with(config(), "from", path.string()), "from-state", "true"), "out", "4");
   const Begun begun = begin(c, path);
   const Checkpoint now = begun.saved();
   for (const auto& [name, tensor] : now.model) {
@@ -307,7 +314,7 @@ TEST_F(StartingWeightsTest, AreTheMastersOfASixteenBitRun) {
         << names[i];
   EXPECT_THAT(begun.start.said.front(), HasSubstr("the FP32 masters of step 8"));
   // And masters again, with the moments.
-  Config again = with(with(config("fp16-true"), "from", path.string()), "from-state", "true");
+  settings::Config again = with(with(config("fp16-true"), "from", path.string()), "from-state", "true");
   const Checkpoint now = begin(again, path).saved();
   EXPECT_TRUE(
       torch::equal(now.state.at("optimizer/0.master"), saved.state.at("optimizer/0.master")));
@@ -353,7 +360,7 @@ TEST_F(StartingWeightsTest, ThatCannotBeTrainedAreRefusedByTensor) {
 
 TEST_F(StartingWeightsTest, HaveTheStateOfTheSameRuleAlone) {
   const fs::path path = trained(with(config(), "ema", "0"));
-  Config c = with(with(config(), "from", path.string()), "from-state", "true");
+  settings::Config c = with(with(config(), "from", path.string()), "from-state", "true");
   EXPECT_THAT(refusal(with(c, "optimizer", "lamb"), path),
               AllOf(HasSubstr("that of another update rule; seen: AdamW; accepted: LAMB"),
                     HasSubstr("(--optimizer)")));
@@ -393,7 +400,7 @@ TEST_F(StartingWeightsTest, MayHaveATiedWeightUnderEachOfItsNames) {
   both["again.weight"] = once.at("0.weight");
   both["again.bias"] = once.at("0.bias");
   for (const NamedTensors& file : {once, both}) {
-    const NamedForNetwork named = name_for(*network, nullptr, file);
+    const workload::NamedForNetwork named = workload::name_for(*network, nullptr, file);
     EXPECT_THAT(named.misfits, IsEmpty());
     expect_same(named.tensors, once);
   }
@@ -436,8 +443,8 @@ TEST_F(StartingWeightsTest, OfTorchSaveAreToldTheLinesOfPython) {
 
 // --- pictures: classes, normalisation, torchvision's names
 
-Config pictures(const std::string& model) {
-  Config c;
+settings::Config pictures(const std::string& model) {
+  settings::Config c;
   c.model = model;
   c.data = "synthetic-images";
   c.optimizer = "sgd";
@@ -446,13 +453,13 @@ Config pictures(const std::string& model) {
   return c;
 }
 
-Workload workload_of(const Config& c, std::vector<std::string> classes) {
-  Workload workload;
+workload::Workload workload_of(const settings::Config& c, std::vector<std::string> classes) {
+  workload::Workload workload;
   workload.classes = std::move(classes);
   workload.shape = {.channels = 3, .size = 32, .classes = std::ssize(workload.classes)};
   workload.input.kind = data::Kind::pictures;
   workload.make_network = [c, shape = workload.shape](uint64_t seed) {
-    return make_network(c, shape, seed, c10::kCPU);
+    return workload::make_network(c, shape, seed, c10::kCPU);
   };
   return workload;
 }
@@ -488,8 +495,8 @@ models::ResNet loaded_by_hand(const NamedTensors& file, int64_t classes, bool wi
 }
 
 TEST_F(StartingWeightsTest, OfTorchvisionsResNet50GiveTheLogitsOfAProgramOfItsOwn) {
-  const Config c = pictures("resnet50-imagenet");
-  const Workload five = workload_of(c, {"a", "b", "c", "d", "e"});
+  const settings::Config c = pictures("resnet50-imagenet");
+  const workload::Workload five = workload_of(c, {"a", "b", "c", "d", "e"});
   const auto trained = five.make_network(3);
   const NamedTensors file =
       as_torchvision(tensors_of(*trained.module), models::find_model(c.model));
@@ -517,10 +524,10 @@ TEST_F(StartingWeightsTest, OfTorchvisionsResNet50GiveTheLogitsOfAProgramOfItsOw
 }
 
 TEST_F(StartingWeightsTest, OfPythonsCheckpointComeWithTheirMoments) {
-  const Config c = with(with(pictures("resnet18"), "from", "x"), "from-state", "true");
-  const Workload workload = workload_of(c, {"a", "b"});
+  const settings::Config c = with(with(pictures("resnet18"), "from", "x"), "from-state", "true");
+  const workload::Workload workload = workload_of(c, {"a", "b"});
   Begun source{.network = workload.make_network(3), .start = {}};
-  source.optimizer = make_optimizer(resolve(c), source.network);
+  source.optimizer = settings::make_optimizer(settings::resolve(c), source.network);
   for (const at::Tensor& parameter : source.network.module->parameters())
     parameter.mutable_grad() = parameter.detach().cos();
   source.optimizer->step();
@@ -549,8 +556,8 @@ TEST_F(StartingWeightsTest, OfPythonsCheckpointComeWithTheirMoments) {
 }
 
 TEST_F(StartingWeightsTest, OfTorchvisionsVgg19LeaveItsThreeLinearLayers) {
-  const Config c = pictures("vgg19");
-  const Workload workload = workload_of(c, {"a", "b"});
+  const settings::Config c = pictures("vgg19");
+  const workload::Workload workload = workload_of(c, {"a", "b"});
   const auto trained = workload.make_network(3);
   NamedTensors file;
   for (const auto& [name, tensor] : tensors_of(*trained.module))
@@ -578,17 +585,18 @@ TEST_F(StartingWeightsTest, OfTorchvisionsVgg19LeaveItsThreeLinearLayers) {
 }
 
 TEST_F(StartingWeightsTest, SayWhatTheFileSaysOtherwise) {
-  Config c = pictures("simple-cnn");
-  Workload workload = workload_of(c, {"ant", "bee", "cat"});
+  settings::Config c = pictures("simple-cnn");
+  workload::Workload workload = workload_of(c, {"ant", "bee", "cat"});
   workload.input.mean = workload.input.std = {0.5, 0.5, 0.5};
   const auto network = workload.make_network(3);
   const fs::path file = folder_ / "model.safetensors";
-  checkpoint::Metadata texts = model_texts(resolve(c), workload, /*is_average=*/false);
-  texts["demi.config"] = to_json(c);
+  checkpoint::Metadata texts =
+      workload::model_texts(settings::resolve(c), workload, /*is_average=*/false);
+  texts["demi.config"] = settings::to_json(c);
   texts["demi.precision"] = "fp32";
   checkpoint::save_safetensors(file, tensors_of(*network.module), texts);
   EXPECT_EQ(begin(c, file, workload).start.said.size(), 1U);
-  Workload other = workload_of(c, {"ant", "cat", "bee"});
+  workload::Workload other = workload_of(c, {"ant", "cat", "bee"});
   const auto said = begin(c, file, other).start.said;
   ASSERT_EQ(said.size(), 3U);
   EXPECT_THAT(said[1], AllOf(HasSubstr("ant, bee, cat"), HasSubstr("class 1 was bee and is cat")));
@@ -598,26 +606,26 @@ TEST_F(StartingWeightsTest, SayWhatTheFileSaysOtherwise) {
 }
 
 TEST_F(StartingWeightsTest, OfOtherWordsOrAnotherPoolAreRefused) {
-  Config c;
+  settings::Config c;
   c.model = "lstm";
   c.data = "imdb";
   c.embedding = c.hidden = 4;
   c.device = "cpu";
   const auto texts_of = [&](std::vector<std::string> words) {
-    Workload workload = workload_of(c, {"bad", "good"});
+    workload::Workload workload = workload_of(c, {"bad", "good"});
     workload.input = {.kind = data::Kind::texts};
     workload.shape = {.classes = 2, .vocabulary = std::ssize(words)};
     workload.vocabulary = std::make_shared<const data::Vocabulary>(std::move(words));
     workload.make_network = [c, shape = workload.shape](uint64_t seed) {
-      return make_network(c, shape, seed, c10::kCPU);
+      return workload::make_network(c, shape, seed, c10::kCPU);
     };
     return workload;
   };
-  const Workload workload = texts_of({"<unk>", "film", "good"});
+  const workload::Workload workload = texts_of({"<unk>", "film", "good"});
   const auto network = workload.make_network(3);
   const fs::path file = folder_ / "model.safetensors";
-  checkpoint::Metadata texts = model_texts(resolve(c), workload, false);
-  texts["demi.config"] = to_json(c);
+  checkpoint::Metadata texts = workload::model_texts(settings::resolve(c), workload, false);
+  texts["demi.config"] = settings::to_json(c);
   texts["demi.precision"] = "fp32";
   checkpoint::save_safetensors(file, tensors_of(*network.module), texts);
   EXPECT_EQ(refusal(c, file, workload), "accepted");
@@ -630,26 +638,26 @@ TEST_F(StartingWeightsTest, OfOtherWordsOrAnotherPoolAreRefused) {
 }
 
 TEST_F(StartingWeightsTest, OfAnotherGptAreRefusedByItsOptions) {
-  Config c = find_recipe("gpt-shakespeare").config;
+  settings::Config c = settings::find_recipe("gpt-shakespeare").config;
   c.layers = 1;
   c.heads = 2;
   c.embedding = c.context = 8;
   c.device = "cpu";
-  const auto workload_for = [](const Config& config) {
-    Workload workload = workload_of(config, {});
+  const auto workload_for = [](const settings::Config& config) {
+    workload::Workload workload = workload_of(config, {});
     workload.input = {.kind = data::Kind::tokens};
     workload.shape = {.vocabulary = 5};
     workload.tokenizer = {.name = "characters", .vocabulary = "abcde"};
     workload.make_network = [config, shape = workload.shape](uint64_t seed) {
-      return make_network(config, shape, seed, c10::kCPU);
+      return workload::make_network(config, shape, seed, c10::kCPU);
     };
     return workload;
   };
-  const Workload workload = workload_for(c);
+  const workload::Workload workload = workload_for(c);
   const auto network = workload.make_network(3);
   const fs::path file = folder_ / "model.safetensors";
-  checkpoint::Metadata texts = model_texts(resolve(c), workload, false);
-  texts["demi.config"] = to_json(c);
+  checkpoint::Metadata texts = workload::model_texts(settings::resolve(c), workload, false);
+  texts["demi.config"] = settings::to_json(c);
   texts["demi.precision"] = "fp32";
   checkpoint::save_safetensors(file, tensors_of(*network.module), texts);
   EXPECT_EQ(refusal(c, file, workload), "accepted");
@@ -659,7 +667,7 @@ TEST_F(StartingWeightsTest, OfAnotherGptAreRefusedByItsOptions) {
            {"embedding", "16", "the file's model is that of --embedding 8"},
            {"context", "16", "the file's model is that of --context 8"},
            {"block", "llama", "--block gpt2"}}) {
-    const Config other = with(c, name, value);
+    const settings::Config other = with(c, name, value);
     EXPECT_THAT(refusal(other, file, workload_for(other)), HasSubstr(said));
   }
 }

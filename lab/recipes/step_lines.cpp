@@ -89,7 +89,7 @@ StateDict StepLines::to_numbers() const {
 std::optional<StepLines> StepLines::in_numbers(const StateDict& numbers) {
   if (!numbers.contains(kPrefix + "last")) return std::nullopt;
   const auto count = [&](const char* name, int64_t greatest) {
-    return state_count(numbers, kPrefix + name, "train.run", greatest);
+    return state_count(numbers, kPrefix + name, "recipes.run", greatest);
   };
   constexpr int64_t kMost = int64_t{1} << 53;
   return StepLines{

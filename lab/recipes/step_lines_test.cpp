@@ -13,10 +13,10 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
-#include "lab/recipes/watch.h"
+#include "lab/results/watch.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::recipes {
 namespace {
@@ -77,7 +77,7 @@ class StepLinesOfAFile : public StepLinesFolder {
  protected:
   /// Two runs in turn, with the ends of epochs between their steps.
   StepLinesOfAFile() {
-    FileMetrics files(folder_);
+    results::FileMetrics files(folder_);
     for (const train::StepMetrics& step : steps_)
       for (const char* run : {"fp32", "bf16"}) {
         files.set_run(run);
@@ -156,16 +156,16 @@ class RunWithStepLines : public StepLinesFolder {
   RunWithStepLines() {
     config_.epochs = 3;
     config_.checkpoint_every = "0";
-    workload_ = load_workload(config_, c10::kCPU);
+    workload_ = workload::load_workload(config_, c10::kCPU);
   }
   RunResult now(const fs::path& folder, int64_t until, bool resume, const fs::path& from = {}) {
-    const auto files = std::make_shared<FileMetrics>(folder);
+    const auto files = std::make_shared<results::FileMetrics>(folder);
     files->set_run("fp32");
     JobOptions options{.folder = folder, .checkpoints = folder / "checkpoints"};
     options.resume = resume;
     options.resume_from = from;
     options.say = [&](const std::string& text) { said_.push_back(text); };
-    options.on_resume = [&](const RunSpec&, const train::History& history) {
+    options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
       files->resume(history);
     };
     options.keep_steps = [&](const std::string& label) { return files->keep_steps(label); };
@@ -173,7 +173,8 @@ class RunWithStepLines : public StepLinesFolder {
     int64_t asked = 0;
     options.should_stop = [&] { return ++asked > until; };
     options.callbacks = {files};
-    RunResult result = run(resolve(config_, parse_run("fp32")), workload_, options);
+    RunResult result =
+        run(settings::resolve(config_, settings::parse_run("fp32")), workload_, options);
     files->flush();
     return result;
   }
@@ -184,8 +185,8 @@ class RunWithStepLines : public StepLinesFolder {
   }
 
   std::vector<std::string> said_;
-  Config config_ = small_mlp();
-  Workload workload_;
+  settings::Config config_ = small_mlp();
+  workload::Workload workload_;
 };
 
 TEST_F(RunWithStepLines, EndsWithTheHistoryOfTheUnbrokenOne) {

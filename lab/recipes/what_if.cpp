@@ -11,8 +11,8 @@
 #include "demi/core/error.h"
 #include "demi/monitor/origin.h"
 #include "demi/tensor/dtype.h"
-#include "lab/recipes/resolved.h"
 #include "lab/report/format.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::recipes {
 namespace {
@@ -117,9 +117,9 @@ report::Table table_of(const RunResult& run) {
 
 }  // namespace
 
-void check_what_if(const Config& config, std::span<const RunSpec> runs) {
+void check_what_if(const settings::Config& config, std::span<const settings::RunSpec> runs) {
   if (config.what_if.empty()) return;
-  const auto is_asked = [](const RunSpec& run) { return can_be_asked(run.precision); };
+  const auto is_asked = [](const settings::RunSpec& run) { return can_be_asked(run.precision); };
   if (std::ranges::any_of(runs, is_asked)) return;
   throw UsageError({.where = "--what-if",
                     .what = "no run computes in FP32, where it looks at the numbers",
@@ -133,8 +133,8 @@ bool can_be_asked(const train::Precision& precision) {
   return precision.weights == c10::kFloat && !precision.is_mixed();
 }
 
-monitor::WhatIfOptions what_if_options(const Resolved& run) {
-  const Config& config = run.config;
+monitor::WhatIfOptions what_if_options(const settings::Resolved& run) {
+  const settings::Config& config = run.config;
   const train::Precision& precision = train::parse_precision(config.what_if);
   monitor::WhatIfOptions options{.format = *precision.autocast,
                                  .policy = run.op_policy.value_or(OpPolicy())};

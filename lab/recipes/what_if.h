@@ -9,24 +9,25 @@
 #include "demi/monitor/what_if.h"
 #include "demi/train/names.h"
 #include "lab/recipes/compare.h"
-#include "lab/recipes/config.h"
-#include "lab/recipes/run_spec.h"
 #include "lab/report/html_page.h"
 #include "lab/report/metrics_log.h"
 #include "lab/report/table.h"
+#include "lab/settings/config.h"
+#include "lab/settings/run_spec.h"
 
 namespace demi::recipes {
 
 /// Throws UsageError if Config::what_if is set and none of the runs is one that it can look at:
 /// fp32 or tf32.
-DEMI_API void check_what_if(const Config& config, std::span<const RunSpec> runs);
+DEMI_API void check_what_if(const settings::Config& config,
+                            std::span<const settings::RunSpec> runs);
 
 /// Whether a run in this precision can be looked at.
 DEMI_API bool can_be_asked(const train::Precision& precision);
 
 /// The 16-bit run that Config::what_if of the run asks about: its parts in FP32, its op policy,
 /// its loss scale.
-DEMI_API monitor::WhatIfOptions what_if_options(const Resolved& run);
+DEMI_API monitor::WhatIfOptions what_if_options(const settings::Resolved& run);
 
 /// A line of metrics.jsonl a tensor that would overflow, become 0 or lose digits somewhere.
 DEMI_API std::vector<report::MetricFields> what_if_lines(const std::string& run,

@@ -13,10 +13,10 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "lab/recipes/compare_report.h"
-#include "lab/recipes/resolved.h"
 #include "lab/recipes/run.h"
 #include "lab/report/metrics_log.h"
+#include "lab/results/compare_report.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::recipes {
 namespace {
@@ -27,8 +27,8 @@ using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // Features that nobody normalised, up to some 95000: the batch itself is beyond fp16.
-Config large_inputs() {
-  Config c;
+settings::Config large_inputs() {
+  settings::Config c;
   c.model = "mlp";
   c.data = "synthetic-linear";
   c.in = 16;
@@ -54,19 +54,19 @@ class WhatIfRun : public ::testing::Test {
   }
   ~WhatIfRun() override { std::filesystem::remove_all(folder_); }
 
-  RunResult train(const Config& config, const std::string& spec) const {
-    const Workload workload = load_workload(config, c10::kCPU);
+  RunResult train(const settings::Config& config, const std::string& spec) const {
+    const workload::Workload workload = workload::load_workload(config, c10::kCPU);
     JobOptions options;
     options.folder = folder_;
-    options.prefix = file_name(spec) + "-";
-    return run(resolve(config, parse_run(spec)), workload, options);
+    options.prefix = settings::file_name(spec) + "-";
+    return run(settings::resolve(config, settings::parse_run(spec)), workload, options);
   }
 
   std::filesystem::path folder_;
 };
 
 TEST_F(WhatIfRun, ItsPolicyTrainsToTheLossOfFp32) {
-  Config config = large_inputs();
+  settings::Config config = large_inputs();
   config.what_if = "fp16";
   const RunResult exact = train(config, "fp32");
   ASSERT_TRUE(exact.what_if);
@@ -102,7 +102,7 @@ TEST_F(WhatIfRun, ItsPolicyTrainsToTheLossOfFp32) {
 }
 
 TEST_F(WhatIfRun, NothingIsWrittenIfNothingIsHarmed) {
-  Config config = large_inputs();
+  settings::Config config = large_inputs();
   config.input_scale = 1;
   config.batches = 2;
   config.what_if = "fp16";
@@ -116,48 +116,48 @@ TEST_F(WhatIfRun, NothingIsWrittenIfNothingIsHarmed) {
 }
 
 TEST(WhatIf, AsksAboutTheRunThatTheConfigWouldBe) {
-  Config c;
+  settings::Config c;
   c.what_if = "fp16";
   c.init_scale = 1024;
   c.fp32_part = "a,b";
-  monitor::WhatIfOptions options = what_if_options(resolve(c));
+  monitor::WhatIfOptions options = what_if_options(settings::resolve(c));
   EXPECT_EQ(options.format, c10::kHalf);
   EXPECT_EQ(options.loss_scale, 1024);
   EXPECT_TRUE(options.dynamic_scale);
   EXPECT_THAT(options.policy.fp32_parts(), ElementsAre("a", "b"));
   c.loss_scale = "128";
-  options = what_if_options(resolve(c));
+  options = what_if_options(settings::resolve(c));
   EXPECT_EQ(options.loss_scale, 128);
   EXPECT_FALSE(options.dynamic_scale);
   for (const char* off : {"off", "no-scaler"}) {
     c.loss_scale = off == std::string("off") ? "off" : "auto";
     c.scaler = c.loss_scale == "off";
-    options = what_if_options(resolve(c));
+    options = what_if_options(settings::resolve(c));
     EXPECT_EQ(options.loss_scale, 1) << off;
     EXPECT_FALSE(options.dynamic_scale) << off;
   }
-  c = Config();
+  c = settings::Config();
   c.what_if = "bf16";
-  options = what_if_options(resolve(c));
+  options = what_if_options(settings::resolve(c));
   EXPECT_EQ(options.format, c10::kBFloat16);
   EXPECT_EQ(options.loss_scale, 1) << "bf16 needs none";
   c.loss_scale = "dynamic";
-  EXPECT_EQ(what_if_options(resolve(c)).loss_scale, c.init_scale);
+  EXPECT_EQ(what_if_options(settings::resolve(c)).loss_scale, c.init_scale);
 }
 
 TEST(WhatIf, NeedsAnFp32Run) {
-  Config c;
-  EXPECT_NO_THROW(check_what_if(c, parse_runs("fp16")));
+  settings::Config c;
+  EXPECT_NO_THROW(check_what_if(c, settings::parse_runs("fp16")));
   c.what_if = "fp16";
-  EXPECT_NO_THROW(check_what_if(c, parse_runs("fp32,fp16")));
-  EXPECT_NO_THROW(check_what_if(c, parse_runs("tf32")));
-  EXPECT_THROW(check_what_if(c, parse_runs("fp16,bf16-true,fp64")), UsageError);
+  EXPECT_NO_THROW(check_what_if(c, settings::parse_runs("fp32,fp16")));
+  EXPECT_NO_THROW(check_what_if(c, settings::parse_runs("tf32")));
+  EXPECT_THROW(check_what_if(c, settings::parse_runs("fp16,bf16-true,fp64")), UsageError);
 }
 
 Comparison asked() {
   Comparison c{.recipe = "mlp"};
   c.runs.emplace_back();
-  c.runs[0].spec = parse_run("fp32");
+  c.runs[0].spec = settings::parse_run("fp32");
   c.runs[0].what_if_policy = "runs/x/op-policy-fp16.txt";
   const monitor::FormatLoss large{.elements = 200,
                                   .overflowed = 1,
@@ -221,7 +221,7 @@ TEST(WhatIf, ReportJsonAndMetricsHoldIt) {
   ASSERT_TRUE(section);
   EXPECT_THAT(std::get<report::Code>(section->blocks.back()).text, HasSubstr("--op-policy"));
   EXPECT_FALSE(what_if_section({.recipe = "mlp"}, ""));
-  const auto json = nlohmann::json::parse(to_json(asked()))["runs"][0]["what_if"];
+  const auto json = nlohmann::json::parse(results::to_json(asked()))["runs"][0]["what_if"];
   EXPECT_EQ(json["format"], "fp16");
   EXPECT_EQ(json["fp32_parts"], nlohmann::json({"fc"}));
   EXPECT_EQ(json["op_policy"], "runs/x/op-policy-fp16.txt");

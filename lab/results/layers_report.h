@@ -1,0 +1,30 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/recipes/layers.h"
+#include "lab/report/html_page.h"
+#include "lab/report/table.h"
+
+namespace demi::results {
+
+/// What a comparison of layers was made of, and what it found.
+struct LayerReport {
+  std::string recipe;                          // its name, for people
+  recipes::LayerOptions options;               // what was compared
+  std::vector<recipes::LayerComparison> runs;  // one for each run in low precision
+};
+
+/// One table a run, the most harmed layer first.
+DEMI_API std::vector<report::Table> to_tables(const LayerReport& report);
+
+/// Tables, and bars of the errors by layer. `command` is the line that makes it again.
+DEMI_API report::Page to_page(const LayerReport& report, const std::string& command);
+
+/// One JSON object, the same words as the tables: runs[]: precision, loss_scale, loss, fp32_loss,
+/// layers[]: name, op, harm, output, gradient, weight_gradient. Inf and NaN are null.
+DEMI_API std::string to_json(const LayerReport& report);
+
+}  // namespace demi::results

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/recipes/compare.h"
+#include "lab/report/table.h"
+
+namespace demi::results {
+
+/// One setting and the values that are compared: "batch-size=128,256,512,513".
+struct Sweep {
+  std::string setting;              // as its option names it: "batch-size"
+  std::vector<std::string> values;  // as they were written
+};
+
+/// Throws UsageError: no such setting, no value, a value that the setting does not accept.
+DEMI_API Sweep parse_sweep(std::string_view text, const settings::Config& config);
+
+/// A row a value, from the comparison that was made with it.
+DEMI_API report::Table to_table(const Sweep& sweep,
+                                const std::vector<recipes::Comparison>& results);
+/// The same comparisons as JSON.
+DEMI_API std::string to_json(const Sweep& sweep, const std::vector<recipes::Comparison>& results);
+
+}  // namespace demi::results

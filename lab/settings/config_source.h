@@ -1,0 +1,62 @@
+#pragma once
+
+#include <cstdint>
+#include <filesystem>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/settings/config.h"
+
+namespace demi::settings {
+
+/// A value for a setting, and where it was found ("lr in file.json", "DEMI_LR").
+struct Assignment {
+  /// The setting, its value as text, and where it was found.
+  std::string name, text, source;
+  /// A file has values for all settings, and asks for none of them.
+  bool is_of_file() const { return !source.starts_with("--") && !source.starts_with("DEMI_"); }
+};
+
+/// Whether the assignment is $DEMI_DATA_DIR, the folder of all data sets, and the config has a
+/// folder of pictures of its own, which counts.
+DEMI_API bool gives_way_to_own_folder(const Assignment& assignment, const Config& config);
+
+/// Sets what is given, the later the stronger, but for what gives way. Throws UsageError.
+DEMI_API void set_all(Config& config, std::span<const Assignment> given);
+
+/// What a comparison's config.json says of its runs; nothing of another file.
+struct ComparedRuns {
+  bool is_comparison = false;     // false: the file is of another kind
+  std::vector<std::string> runs;  // labels
+  int64_t turn_steps = 0;         // steps that the runs took in turn; 0: one run after the other
+};
+
+/// What a JSON file says. A run's own config.json is such a file.
+struct ConfigFile {
+  std::vector<Assignment> values;  // of settings, in the order of the file
+  std::string recipe;              // "": it names none
+  ComparedRuns runs;               // of a comparison
+};
+
+/// Reads a file once, so that it may be a pipe. Throws UsageError: no such file, not JSON, not an
+/// object of plain values, an unknown name, a setting that it says twice, a recipe that is no name,
+/// runs that are no list.
+DEMI_API ConfigFile read_config_file(const std::filesystem::path& file);
+
+/// The settings of read_config_file from the text of such a file; `file` names it in messages.
+DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);
+
+/// The values that the environment sets (DEMI_LR=0.1, ...).
+DEMI_API std::vector<Assignment> read_environment();
+
+/// All values as a JSON object of plain values, each on its own line: read_config_file takes it
+/// back.
+DEMI_API std::string to_json(const Config& config);
+
+/// The environment variable of a setting: DEMI_BATCH_SIZE of batch-size.
+DEMI_API std::string environment_variable(std::string_view setting);
+
+}  // namespace demi::settings

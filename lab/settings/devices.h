@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/settings/config.h"
+
+namespace demi::settings {
+
+/// The names in a list of devices: "cuda:0,cuda:1". Does not ask whether they are there. Throws
+/// UsageError with `source` for what names no device, for a GPU named twice, and for the CPU
+/// together with GPUs.
+DEMI_API std::vector<std::string> device_list(std::string_view text, std::string_view source);
+
+/// The name of the device on which a rank trains: Config::device, or its own of Config::devices.
+DEMI_API std::string device_of_rank(const Config& config, int rank);
+
+/// Throws UsageError where Config::devices contradicts Config::ranks or Config::device.
+DEMI_API void check_devices(const Config& config);
+
+/// For ranks of one machine that train on GPUs: throws DeviceError if they do not have one each.
+/// `gpus`: the number of GPUs here. Config::devices names one for each, and is not looked at.
+DEMI_API void require_gpus(const Config& config, int gpus);
+
+}  // namespace demi::settings

@@ -1,0 +1,177 @@
+#include "lab/settings/effects.h"
+
+#include <initializer_list>
+
+#include "demi/core/error.h"
+#include "lab/data/data_sets.h"
+#include "lab/models/imported.h"
+#include "lab/models/registry.h"
+#include "lab/settings/optimizers.h"
+#include "lab/settings/run_spec.h"
+#include "lab/settings/schedules.h"
+
+namespace demi::settings {
+namespace {
+
+// What decides it.
+struct Facts {
+  const Config& config;
+  data::DataSet set;
+  bool is(data::Kind kind) const { return set.kind == kind; }
+  bool is(data::Layout layout) const { return set.layout == layout; }
+};
+
+struct Need {
+  std::initializer_list<std::string_view> settings;
+  bool (*is_met)(const Facts&);
+  std::string_view otherwise;
+};
+
+using data::Kind;
+using data::Layout;
+
+// A dynamic scale moves. "mixed" stands for several runs, or for a device that is not known.
+bool has_moving_scale(const Facts& f) {
+  const Config& c = f.config;
+  if (c.precision == "mixed") return true;
+  if (!c.scaler || c.loss_scale == "off") return false;
+  if (c.loss_scale == "auto") return train::parse_precision(c.precision).autocast == c10::kHalf;
+  return train::parse_loss_scale(c.loss_scale).kind != train::LossScale::Kind::fixed;
+}
+
+const Need kNeeds[] = {
+    {{"model-output"},
+     [](const Facts& f) { return models::is_network_file(f.config.model); },
+     "it is about networks of .pt2 files"},
+    {{"crop-padding"},
+     [](const Facts& f) { return f.is(Kind::pictures) && !f.is(Layout::picture_folder); },
+     "this crop is of pictures of one size (CIFAR, MNIST); a folder's have --crop-area"},
+    {{"crop-area"},
+     [](const Facts& f) { return f.is(Layout::picture_folder); },
+     "this crop is of a folder's pictures (--data folder)"},
+    {{"horizontal-flip", "normalize"},
+     [](const Facts& f) { return f.is(Kind::pictures); },
+     "it is about pictures"},
+    {{"in", "out"},
+     [](const Facts& f) { return f.is(Kind::rows); },
+     "it is about the model mlp on rows"},
+    {{"depth"},
+     [](const Facts& f) { return f.config.model == "mlp" || f.config.model == "gpt"; },
+     "it is about the models mlp and gpt"},
+    {{"batches"},
+     [](const Facts& f) { return f.is(Layout::synthetic); },
+     "it is about synthetic data; --steps ends a run of other data"},
+    {{"input-scale"},
+     [](const Facts& f) { return f.is(Layout::synthetic) && f.is(Kind::rows); },
+     "it is about synthetic rows"},
+    {{"image-size"},
+     [](const Facts& f) {
+       return f.is(Layout::picture_folder) || (f.is(Layout::synthetic) && f.is(Kind::pictures));
+     },
+     "it is about a folder's pictures and synthetic ones; others have their size"},
+    {{"classes"},
+     [](const Facts& f) { return f.is(Layout::synthetic) && f.is(Kind::pictures); },
+     "it is about synthetic pictures; other data have their classes"},
+    {{"data-dir"},
+     [](const Facts& f) { return !f.is(Layout::synthetic); },
+     "synthetic data are made in memory, and have no files"},
+    {{"sync-batch-norm"},
+     [](const Facts& f) { return f.config.ranks > 1; },
+     "it is about several ranks (--ranks), and this run has one"},
+    {{"test-limit"},
+     [](const Facts& f) { return !f.is(Layout::synthetic); },
+     "synthetic data have no test set"},
+    {{"pool", "bidirectional", "hidden"},
+     [](const Facts& f) { return f.config.model == "lstm"; },
+     "it is about the model lstm"},
+    {{"embedding"},
+     [](const Facts& f) { return f.config.model == "lstm" || f.config.model == "gpt"; },
+     "it is about the models lstm and gpt"},
+    {{"context", "heads", "key-heads", "feed-forward", "block", "dropout", "tied-head", "norm-eps"},
+     [](const Facts& f) { return f.config.model == "gpt"; },
+     "it is about the model gpt"},
+    {{"recompute"},
+     [](const Facts& f) { return f.config.model == "gpt" || f.config.model.starts_with("resnet"); },
+     "it is about the models gpt, resnet18, resnet50 and resnet50-imagenet"},
+    {{"bias"},
+     [](const Facts& f) { return f.config.model == "gpt" && f.config.block == "gpt2"; },
+     "it is about the model gpt with --block gpt2"},
+    {{"rope-theta"},
+     [](const Facts& f) { return f.config.model == "gpt" && f.config.block != "gpt2"; },
+     "it is about the model gpt with --block llama or nanochat"},
+    {{"vocabulary-size"},
+     [](const Facts& f) { return f.is(Kind::texts) || f.is(Layout::tokens); },
+     "it is about texts with labels and token files"},
+    {{"max-length"}, [](const Facts& f) { return f.is(Kind::texts); }, "it is about texts"},
+    {{"tokenizer"}, [](const Facts& f) { return f.is(Layout::text); }, "it is about running texts"},
+    {{"eval-every"},
+     [](const Facts& f) { return f.is(Kind::tokens); },
+     "it is about running texts and tokens; other data have an end"},
+    {{"tokens-per-step"},
+     [](const Facts& f) { return f.is(Kind::tokens) && f.config.model == "gpt"; },
+     "it is about the model gpt on running texts and tokens; --accumulate is about any network"},
+    {{"momentum"},
+     [](const Facts& f) { return find_optimizer(f.config.optimizer).momentum_is_optional; },
+     "it is about the optimizers sgd and rmsprop; the others have moments of their own"},
+    {{"nesterov"},
+     [](const Facts& f) { return f.config.optimizer == "sgd"; },
+     "it is about the optimizer sgd"},
+    {{"label-smoothing"},
+     [](const Facts& f) { return f.config.loss == "cross-entropy"; },
+     "it is about cross entropy"},
+    {{"schedule-epochs"},
+     [](const Facts& f) { return find_schedule(f.config.schedule).ends; },
+     "a constant rate is made for no number of epochs"},
+    {{"init-scale", "growth-factor", "backoff-factor", "growth-interval"},
+     has_moving_scale,
+     "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
+};
+
+// DEMI_DATA_DIR says where data sets lie, for every command.
+bool asks(const Assignment& a) { return !a.is_of_file() && a.source != "DEMI_DATA_DIR"; }
+
+const Setting* find_setting(std::string_view name) {
+  for (const Setting& setting : all_settings())
+    if (setting.name == name) return &setting;
+  return nullptr;
+}
+
+}  // namespace
+
+std::string why_without_effect(const Config& config, std::string_view setting) {
+  const Facts facts{config, config.data.empty() ? data::DataSet() : data::data_set(config.data)};
+  for (const Need& need : kNeeds)
+    for (const std::string_view name : need.settings)
+      if (name == setting && !need.is_met(facts)) return std::string(need.otherwise);
+  return "";
+}
+
+void check_effects(const Config& config, std::span<const Assignment> given) {
+  for (const Assignment& a : given) {
+    const Setting* setting = find_setting(a.name);
+    if (!setting || !asks(a)) continue;
+    const std::string off = setting->is_flag ? "false" : setting->get(Config());
+    if (setting->get(config) == off) continue;
+    if (const std::string why = why_without_effect(config, a.name); !why.empty())
+      throw UsageError({.where = a.source,
+                        .what = "the setting does nothing in this run: " + why,
+                        .seen = a.text,
+                        .advice = "leave it out"});
+  }
+}
+
+void leave_out_for_others(Config& recipe, std::span<const Assignment> given) {
+  Config asked = recipe;
+  for (const Assignment& a : given)
+    if (a.name == "optimizer" || a.name == "schedule") set(asked, a.name, a.text, a.source);
+  if (asked.optimizer != recipe.optimizer) recipe.betas = recipe.optimizer_options = "";
+  if (asked.schedule == recipe.schedule) return;
+  const ScheduleKind& schedule = find_schedule(asked.schedule);
+  if (!schedule.ends) recipe.schedule_epochs = 0;
+  if (!schedule.ends || schedule.by_epoch) recipe.schedule_steps = 0;
+  if (!schedule.has_least) recipe.min_lr = 0;
+  if (schedule.has_warmup) recipe.warmup_epochs = 0;
+  if (schedule.has_warmup) recipe.warmup_steps = 0;
+}
+
+}  // namespace demi::settings

@@ -1,0 +1,116 @@
+#include "lab/settings/effects.h"
+
+#include <gmock/gmock.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "lab/settings/optimizers.h"
+#include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
+#include "lab/settings/schedules.h"
+
+namespace demi::settings {
+namespace {
+
+using ::testing::HasSubstr;
+
+Config recipe_with(const std::string& recipe, const std::vector<Assignment>& given) {
+  Config config = find_recipe(recipe).config;
+  for (const Assignment& a : given) set(config, a.name, a.text, a.source);
+  return config;
+}
+
+std::string refusal(const std::string& recipe, const std::vector<Assignment>& given) {
+  try {
+    check_effects(recipe_with(recipe, given), given);
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Effects, ASettingThatIsAskedForDoesSomethingOrIsRefused) {
+  EXPECT_THAT(refusal("folder-resnet50", {{"crop-padding", "4", "--crop-padding"}}),
+              HasSubstr("--crop-area"));
+  EXPECT_EQ(refusal("cifar10-cnn", {{"crop-padding", "4", "--crop-padding"}}), "");
+  EXPECT_THAT(refusal("imdb-lstm", {{"horizontal-flip", "true", "--horizontal-flip"}}),
+              HasSubstr("about pictures"));
+  EXPECT_THAT(refusal("fashion-cnn", {{"max-length", "5", "DEMI_MAX_LENGTH"}}),
+              HasSubstr("[DEMI_MAX_LENGTH]"));
+  EXPECT_THAT(refusal("cifar10-cnn", {{"momentum", "0.9", "--momentum"}}), HasSubstr("sgd"));
+  EXPECT_EQ(refusal("cifar10-cnn",
+                    {{"momentum", "0.9", "--momentum"}, {"optimizer", "sgd", "--optimizer"}}),
+            "");
+}
+
+// A file and a recipe have all settings, and a value that changes nothing asks for nothing.
+TEST(Effects, AFlagThatIsOnByDefaultAsksToo) {
+  EXPECT_THAT(refusal("gpt2", {{"block", "llama", "--block"}, {"bias", "true", "--bias"}}),
+              HasSubstr("--block gpt2"));
+  EXPECT_EQ(refusal("gpt2", {{"block", "llama", "--block"}, {"bias", "false", "--no-bias"}}), "");
+}
+
+TEST(Effects, WhatOneRankAndDataInMemoryHaveNoUseFor) {
+  const Assignment sync{"sync-batch-norm", "true", "--sync-batch-norm"};
+  EXPECT_THAT(refusal("cifar10-resnet18", {sync}), HasSubstr("this run has one"));
+  EXPECT_EQ(refusal("cifar10-resnet18", {sync, {"ranks", "2", "--ranks"}}), "");
+  EXPECT_THAT(refusal("mlp", {{"data-dir", "somewhere", "--data-dir"}}),
+              HasSubstr("have no files"));
+  EXPECT_EQ(refusal("mlp", {{"data-dir", "somewhere", "DEMI_DATA_DIR"}}), "");
+  EXPECT_EQ(refusal("cifar10-cnn", {{"data-dir", "somewhere", "--data-dir"}}), "");
+}
+
+TEST(Effects, NothingIsAskedForByAFileARecipeOrTheUsualValue) {
+  EXPECT_EQ(refusal("mlp", {{"crop-padding", "4", "crop_padding in c.json"}}), "");
+  EXPECT_EQ(refusal("mlp", {{"momentum", "0", "--momentum"}}), "");
+  for (const Recipe& recipe : recipes())
+    EXPECT_NO_THROW(check_effects(recipe.config, {})) << recipe.name;
+}
+
+// Nobody asked for the betas of gpt2's AdamW, nor for the length of its schedule.
+TEST(Effects, WhatARecipeSaysOfItsOwnRuleAndScheduleExcludesNoOther) {
+  const auto is_accepted = [](const Config& config) {
+    try {
+      check(config);
+      resolve(config, c10::kCPU);
+    } catch (const UsageError&) {
+      return false;
+    }
+    return true;
+  };
+  std::vector<Assignment> others;
+  for (const OptimizerKind& kind : optimizer_kinds())
+    others.push_back({"optimizer", kind.name, "--optimizer"});
+  for (const ScheduleKind& kind : schedule_kinds())
+    others.push_back({"schedule", kind.name, "--schedule"});
+  for (const Recipe& recipe : recipes())
+    for (const Assignment& other : others) {
+      if (!is_accepted(recipe.config)) continue;  // it wants a folder, say
+      Config config = recipe.config;
+      leave_out_for_others(config, {&other, 1});
+      set(config, other.name, other.text, other.source);
+      EXPECT_TRUE(is_accepted(config)) << recipe.name << " with " << other.text;
+    }
+  Config own = find_recipe("gpt2").config;
+  const std::vector<Assignment> same{{"optimizer", own.optimizer, "--optimizer"},
+                                     {"schedule", own.schedule, "--schedule"}};
+  leave_out_for_others(own, same);
+  EXPECT_EQ(to_json(own), to_json(find_recipe("gpt2").config));
+}
+
+TEST(Effects, AScaleMustMoveForItsRule) {
+  const Assignment growth{"growth-interval", "5", "--growth-interval"};
+  EXPECT_THAT(refusal("fashion-cnn", {growth}), HasSubstr("no loss scale moves"));
+  EXPECT_EQ(refusal("fashion-cnn", {growth, {"precision", "fp16", "--precision"}}), "");
+  EXPECT_EQ(refusal("fashion-cnn", {growth, {"precision", "mixed", "--mp"}}), "");
+  EXPECT_EQ(refusal("fashion-cnn", {growth, {"loss-scale", "dynamic", "--loss-scale"}}), "");
+  EXPECT_NE(
+      refusal("fashion-cnn",
+              {growth, {"precision", "fp16", "--precision"}, {"loss-scale", "64", "--loss-scale"}}),
+      "");
+}
+
+}  // namespace
+}  // namespace demi::settings

@@ -1,0 +1,116 @@
+#include "lab/settings/optimizer_options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+
+namespace demi::settings {
+namespace {
+
+constexpr auto kWhere = "--optimizer-options";
+constexpr std::string_view kSettings[] = {"lr", "momentum", "nesterov", "weight_decay"};
+
+std::optional<double> number_in(std::string_view text) {
+  if (text == "true") return 1;
+  if (text == "false") return 0;
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end != text.data() + text.size() || !std::isfinite(value)) return {};
+  return value;
+}
+
+std::string state_name(std::string_view name) {
+  if (name == "beta1") return "betas.0";
+  if (name == "beta2") return "betas.1";
+  return std::string(name);
+}
+
+std::string shown_name(const std::string& name) {
+  return name == "betas.0" ? "beta1" : name == "betas.1" ? "beta2" : name;
+}
+
+void add(StateDict& options, std::string_view item) {
+  const std::size_t equals = item.find('=');
+  const std::string_view name = item.substr(0, equals);
+  const auto value =
+      equals == std::string_view::npos ? std::nullopt : number_in(item.substr(equals + 1));
+  if (name.empty() || !value)
+    throw UsageError({.where = kWhere,
+                      .what = "an option has no number",
+                      .seen = item,
+                      .accepted = "NAME=NUMBER by comma, as eps=1e-6,beta2=0.95"});
+  if (std::ranges::find(kSettings, name) != std::end(kSettings)) {
+    std::string setting = "--" + std::string(name);
+    std::ranges::replace(setting, '_', '-');
+    throw UsageError({.where = kWhere,
+                      .what = "the option is a setting of its own",
+                      .seen = item,
+                      .advice = "give " + setting});
+  }
+  if (!options.emplace(state_name(name), *value).second)
+    throw UsageError({.where = kWhere, .what = "an option is given twice", .seen = name});
+}
+
+}  // namespace
+
+StateDict read_optimizer_options(std::string_view text) {
+  StateDict options;
+  if (text.empty()) return options;
+  for (;;) {
+    const std::size_t comma = text.find(',');
+    add(options, text.substr(0, comma));
+    if (comma == std::string_view::npos) return options;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+void set_optimizer_options(optim::Optimizer& optimizer, std::string_view text) {
+  const StateDict options = read_optimizer_options(text);
+  if (options.empty()) return;
+  std::vector<StateDict> groups = optimizer.group_numbers();
+  std::vector<std::string> known;
+  for (const auto& [name, value] : groups.front())
+    if (std::ranges::find(kSettings, name) == std::end(kSettings))
+      known.push_back(shown_name(name));
+  for (const auto& [name, value] : options) {
+    if (!groups.front().contains(name))
+      throw UsageError({.where = kWhere,
+                        .what = std::string(optimizer.rule_name()) + " has no such option",
+                        .seen = shown_name(name),
+                        .advice = did_you_mean(shown_name(name), known)});
+    for (StateDict& group : groups) group[name] = value;
+  }
+  optimizer.prepare_state(optimizer.state_tensors(), groups)();
+}
+
+void set_betas(optim::Optimizer& optimizer, std::string_view text) {
+  if (text.empty()) return;
+  const std::size_t comma = text.find(',');
+  const auto first = number_in(text.substr(0, comma));
+  const auto second =
+      comma == std::string_view::npos ? std::nullopt : number_in(text.substr(comma + 1));
+  if (!first || !second)
+    throw UsageError({.where = "--betas",
+                      .what = "these are not two numbers",
+                      .seen = text,
+                      .accepted = "two numbers in [0, 1) by comma, as 0.9,0.95"});
+  std::vector<StateDict> groups = optimizer.group_numbers();
+  if (!groups.front().contains("betas.1"))
+    throw UsageError({.where = "--betas",
+                      .what = std::string(optimizer.rule_name()) + " has no two decay rates",
+                      .seen = text,
+                      .advice = "leave out --betas, or give it no value: --betas="});
+  for (StateDict& group : groups) {
+    group["betas.0"] = *first;
+    group["betas.1"] = *second;
+  }
+  optimizer.prepare_state(optimizer.state_tensors(), groups)();
+}
+
+}  // namespace demi::settings

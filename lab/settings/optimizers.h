@@ -1,0 +1,48 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+#include <torch/optim/optimizer.h>
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "demi/optim/decay_groups.h"
+#include "demi/optim/optimizer.h"
+#include "lab/settings/config.h"
+
+namespace demi::settings {
+
+/// An optimizer that a config can name. The settings, their help, make_optimizer and `bench step`
+/// all read the one list.
+struct OptimizerKind {
+  std::string name;  // as `--optimizer` names it
+  /// Config::momentum turns the velocity on (SGD, RMSprop); the others always keep their moments.
+  bool momentum_is_optional;
+  /// Weight decay that the optimizer's own options have where nobody sets it (Config's is 0).
+  double usual_weight_decay;
+  /// demi's optimizer over those parameters, with the config's hyper-parameters. `no_decay` gets a
+  /// group of its own, without weight decay, if config.decay_by_rule is set.
+  std::unique_ptr<optim::Optimizer> (*make)(const Config& config, const optim::DecayGroups& groups,
+                                            optim::StepOptions step);
+  /// LibTorch's optimizer with the same hyper-parameters; null: LibTorch has none.
+  std::unique_ptr<torch::optim::Optimizer> (*make_torch)(const Config& config,
+                                                         std::vector<at::Tensor> parameters);
+};
+
+/// All of them, in the order in which help shows them.
+DEMI_API std::span<const OptimizerKind> optimizer_kinds();
+
+/// Throws UsageError with the nearest right name.
+DEMI_API const OptimizerKind& find_optimizer(std::string_view name);
+
+/// fp32, bf16, int8. Throws UsageError for any other word.
+DEMI_API optim::Moments find_moments(std::string_view word);
+
+/// master, split, split24, stochastic. Throws UsageError for any other word.
+DEMI_API optim::WeightMode find_weight_mode(std::string_view word);
+
+}  // namespace demi::settings

@@ -1,0 +1,176 @@
+#include "lab/settings/run_spec.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <array>
+
+#include "demi/core/error.h"
+#include "demi/core/nearest.h"
+#include "lab/settings/config.h"
+
+namespace demi::settings {
+namespace {
+
+struct Variant {
+  std::string_view name;
+  std::string_view value;  // a word for it; empty: the variant has none
+  bool of_region;          // means nothing without an autocast region
+  void (*set)(RunSpec& run, std::string_view value);
+};
+
+void add_part(RunSpec& run, std::string_view part) {
+  if (!run.fp32_part.empty()) run.fp32_part += ',';
+  run.fp32_part += part;
+}
+
+void set_scale(RunSpec& run, std::string_view number) {
+  run.loss_scale = train::parse_loss_scale(number);
+  if (run.loss_scale.kind != train::LossScale::Kind::fixed)
+    throw UsageError({.where = "settings.parse_run",
+                      .what = "the loss scale is not a positive number",
+                      .seen = number,
+                      .accepted = "a number such as 128 or 65536"});
+}
+
+constexpr std::array<Variant, 11> kVariants{{
+    {"no-scaler", "", false,
+     [](RunSpec& r, auto) {
+       r.loss_scale = {train::LossScale::Kind::off, 0};
+     }},
+    {"scaler", "", false,
+     [](RunSpec& r, auto) {
+       r.loss_scale = {train::LossScale::Kind::dynamic, 0};
+     }},
+    {"statistics", "", false,
+     [](RunSpec& r, auto) {
+       r.loss_scale = {train::LossScale::Kind::statistics, 0};
+     }},
+    {"scale", "NUMBER", false, set_scale},
+    {"no-skip", "", false, [](RunSpec& r, auto) { r.skip = false; }},
+    {"split", "", false, [](RunSpec& r, auto) { r.weight_mode = "split"; }},
+    {"split24", "", false, [](RunSpec& r, auto) { r.weight_mode = "split24"; }},
+    {"stochastic", "", false, [](RunSpec& r, auto) { r.weight_mode = "stochastic"; }},
+    {"no-autocast", "", true, [](RunSpec& r, auto) { r.autocast = false; }},
+    {"fp32-part", "NAME", true, add_part},
+    {"op-policy", "FILE", true, [](RunSpec& r, std::string_view file) { r.op_policy = file; }},
+}};
+
+std::string shown(const Variant& variant) {
+  std::string text(variant.name);
+  return variant.value.empty() ? text : text + "=" + std::string(variant.value);
+}
+
+[[noreturn]] void refuse_unknown(std::string_view name, std::string_view run) {
+  std::vector<std::string> names;
+  std::string known;
+  for (const Variant& variant : kVariants) {
+    names.emplace_back(variant.name);
+    known += (known.empty() ? "" : ", ") + shown(variant);
+  }
+  const std::string near = nearest(name, names);
+  std::string advice;
+  for (const Variant& variant : kVariants)
+    if (variant.name == near) advice = "did you mean " + shown(variant) + "? ";
+  throw UsageError({.where = "settings.parse_run",
+                    .what = "no such variant of a run",
+                    .seen = run,
+                    .advice = advice + "known: " + known});
+}
+
+void set_variant(RunSpec& run, std::string_view text, std::string_view whole) {
+  const std::size_t equals = text.find('=');
+  const bool has_value = equals != std::string_view::npos;
+  const std::string_view name = text.substr(0, equals);
+  const auto variant = std::ranges::find(kVariants, name, &Variant::name);
+  if (variant == kVariants.end() || has_value == variant->value.empty())
+    refuse_unknown(name, whole);
+  const std::string_view value = has_value ? text.substr(equals + 1) : "";
+  if (has_value && value.empty())
+    throw UsageError({.where = "settings.parse_run",
+                      .what = "a variant names nothing",
+                      .seen = whole,
+                      .accepted = shown(*variant)});
+  if (variant->of_region && !run.precision.is_mixed())
+    throw UsageError({.where = "settings.parse_run",
+                      .what = std::string(name) + " is about the autocast region, and " +
+                              std::string(run.precision.name) + " computes without one",
+                      .seen = whole,
+                      .accepted = "a mixed precision: fp16, bf16"});
+  variant->set(run, value);
+  // One label for one run: scale=128 for scale=128.0.
+  run.label.append(":").append(name);
+  if (has_value) run.label.append("=").append(name == "scale" ? to_text(run.loss_scale) : value);
+}
+
+}  // namespace
+
+std::string to_text(const train::LossScale& scale) {
+  switch (scale.kind) {
+    case train::LossScale::Kind::automatic:
+      return "auto";
+    case train::LossScale::Kind::dynamic:
+      return "dynamic";
+    case train::LossScale::Kind::statistics:
+      return "statistics";
+    case train::LossScale::Kind::off:
+      return "off";
+    case train::LossScale::Kind::fixed:
+      break;
+  }
+  return fmt::format("{}", scale.value);
+}
+
+std::string typed_options(std::string_view text) {
+  const RunSpec run = parse_run(text);
+  std::string options = "--precision " + std::string(run.precision.name);
+  if (run.loss_scale.kind != train::LossScale::Kind::automatic)
+    options += " --loss-scale " + to_text(run.loss_scale);
+  if (!run.skip) options += " --no-skip";
+  if (!run.weight_mode.empty()) options += " --weight-mode " + run.weight_mode;
+  if (!run.autocast) options += " --no-autocast";
+  if (!run.fp32_part.empty()) options += " --fp32-part " + run.fp32_part;
+  if (!run.op_policy.empty()) options += " --op-policy " + run.op_policy;
+  return options;
+}
+
+RunSpec run_in(const train::Precision& precision) {
+  return {.label = std::string(precision.name), .precision = precision, .loss_scale = {}};
+}
+
+RunSpec parse_run(std::string_view text) {
+  std::size_t colon = text.find(':');
+  RunSpec run = run_in(train::parse_precision(text.substr(0, colon)));
+  while (colon != std::string_view::npos) {
+    const std::size_t next = text.find(':', colon + 1);
+    const std::string_view variant =
+        text.substr(colon + 1, next == std::string_view::npos ? next : next - colon - 1);
+    set_variant(run, variant, text);
+    colon = next;
+  }
+  return run;
+}
+
+std::vector<RunSpec> parse_runs(std::string_view text) {
+  std::vector<RunSpec> runs;
+  for (const std::string& word : words_of(text)) {
+    runs.push_back(parse_run(word));
+    for (std::size_t i = 0; i + 1 < runs.size(); ++i) {
+      if (file_name(runs[i].label) == file_name(runs.back().label))
+        throw UsageError({.where = "settings.parse_runs",
+                          .what = "the same run twice",
+                          .seen = runs.back().label});
+    }
+  }
+  return runs;
+}
+
+std::string file_name(std::string_view label) {
+  std::string name(label);
+  for (char& c : name) {
+    if (c == ':' || c == '=' || c == '/') c = '-';
+  }
+  return name;
+}
+
+}  // namespace demi::settings

@@ -1,0 +1,99 @@
+#include "lab/workload/huggingface_file.h"
+
+#include <utility>
+
+#include "demi/core/error.h"
+#include "lab/huggingface/write.h"
+#include "lab/models/gpt.h"
+#include "lab/models/registry.h"
+#include "lab/workload/workload.h"
+
+namespace demi::workload {
+namespace {
+
+using models::GPTForm;
+using models::GPTOptions;
+
+// What is as by default is said by the default, so that settings of a run agree with it.
+settings::Config config_of(const GPTOptions& o) {
+  const bool is_gpt2 = o.form == GPTForm::gpt2;
+  settings::Config config;
+  config.model = "gpt";
+  config.data = "text";
+  config.block = is_gpt2 ? "gpt2" : "llama";
+  config.layers = o.layers;
+  config.heads = o.heads;
+  config.key_heads = o.key_heads == o.heads ? 0 : o.key_heads;
+  config.embedding = o.width;
+  config.context = o.context;
+  config.norm_eps = o.eps;
+  config.rope_theta = o.rope_theta;
+  GPTOptions usual = o;
+  usual.hidden = 0;
+  config.feed_forward = o.hidden == models::hidden_width(usual) ? 0 : o.hidden;
+  const bool is_tied = o.tied_head.value_or(is_gpt2);
+  if (is_tied != is_gpt2) config.tied_head = is_tied ? "on" : "off";
+  return config;
+}
+
+}  // namespace
+
+ModelTexts texts_of_huggingface(const std::filesystem::path& folder) {
+  huggingface::Description read = huggingface::read_description(folder);
+  ModelTexts texts{.config = config_of(read.options),
+                   .precision = train::parse_precision("fp32"),
+                   .is_huggingface = true,
+                   .no_tokenizer = std::move(read.no_tokenizer)};
+  texts.description = ModelDescription{.network = texts.config,
+                                       .shape = {.vocabulary = read.options.vocabulary},
+                                       .input = {.kind = data::Kind::tokens},
+                                       .loss = texts.config.loss,
+                                       .precision = "fp32",
+                                       .tokenizer = std::move(read.tokenizer)};
+  return texts;
+}
+
+namespace {
+
+void require_language_model(const ModelTexts& texts, const std::filesystem::path& file) {
+  if (texts.description && texts.description->input.kind == data::Kind::tokens) return;
+  throw UsageError({.where = "export",
+                    .what = "the model of " + file.string() + " is no language model",
+                    .seen = texts.config.model,
+                    .accepted = "gpt, with --block gpt2 or llama"});
+}
+
+std::vector<std::string> notes_on(const ModelDescription& model, const GPTOptions& options) {
+  std::vector<std::string> notes;
+  const std::string& tokenizer = model.tokenizer.name;
+  if (!tokenizer.empty() && model.tokenizer.merges.empty())
+    notes.push_back("its tokenizer, " + tokenizer +
+                    ", has no file there: only byte pairs have one");
+  if (options.form == GPTForm::gpt2 && !options.bias)
+    notes.emplace_back("it has no biases, and GPT-2 has: they are 0, which is the same function");
+  return notes;
+}
+
+}  // namespace
+
+Exported export_huggingface(const std::filesystem::path& path, const std::filesystem::path& folder,
+                            const ExportOptions& options) {
+  ModelFile file = read_model_file(path);
+  require_language_model(file.texts, path);
+  const ModelDescription& model = *file.texts.description;
+  const GPTOptions gpt = models::gpt_options(model_options(model.network, model.shape));
+  Exported result{.kind = gpt.form == GPTForm::gpt2 ? "GPT-2" : "Llama"};
+  for (const auto& [name, tensor] : file.weights) result.parameters += tensor.numel();
+  result.files = huggingface::write_model(
+      folder, {.options = gpt, .weights = std::move(file.weights)},
+      {.dtype = options.dtype, .shard_bytes = options.shard_bytes, .tokenizer = model.tokenizer});
+  result.notes = notes_on(model, gpt);
+  return result;
+}
+
+ModelFile read_huggingface(const std::filesystem::path& folder) {
+  return {.texts = texts_of_huggingface(folder),
+          .weights = huggingface::read_model(folder).weights};
+}
+
+}  // namespace demi::workload

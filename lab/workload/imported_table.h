@@ -1,0 +1,25 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <string>
+#include <vector>
+
+#include "demi/core/export.h"
+#include "lab/models/imported.h"
+#include "lab/report/table.h"
+
+namespace demi::workload {
+
+/// "a, b, c, and 4 more"
+std::string first_few(const std::vector<std::string>& names);
+
+/// What a network from Python is, to be looked at before it is trained: its inputs, outputs and
+/// parameters; which operations compute in which precision in a region on that device, and in which
+/// modules; the casts that were fixed when it was exported. `notes` are what is not known
+/// (ImportedModel::notes).
+DEMI_API std::vector<report::Table> tables_of(const models::ImportedFile& file,
+                                              const std::vector<std::string>& notes,
+                                              c10::Device device);
+
+}  // namespace demi::workload
