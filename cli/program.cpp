@@ -128,19 +128,20 @@ const CLI::App& deepest_parsed(const CLI::App& app) {
   return parsed.empty() ? app : deepest_parsed(*parsed.back());
 }
 
-// CLI11 lists what it did not expect at the end of its message, the first of them last.
-std::string first_unexpected(const CLI::ExtrasError& error) {
-  const std::string text = error.what();
-  const std::string word = text.substr(text.find_last_of(' ') + 1);
-  return word.substr(0, word.find('='));
+// The first word that nothing took. The order in which CLI11 lists them in its message differs
+// between its versions.
+std::string first_unexpected(const CLI::App& command) {
+  for (const CLI::App* app = &command; app; app = app->get_parent())
+    if (const std::vector<std::string> left = app->remaining(); !left.empty())
+      return left.front().substr(0, left.front().find('='));
+  return "";
 }
 
 int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
   std::string text = error.what();
   const CLI::App& command = deepest_parsed(app);
-  if (const auto* extras = dynamic_cast<const CLI::ExtrasError*>(&error)) {
-    text = unexpected(command, first_unexpected(*extras));
-  }
+  if (dynamic_cast<const CLI::ExtrasError*>(&error))
+    text = unexpected(command, first_unexpected(command));
   say("demi: ", text);
   say("see: ", full_name(command) + " --help");
   return kUsage;

@@ -27,8 +27,8 @@ void set(const Key& key, Precisions precision) {
   at::globalContext().setFloat32Precision(key.backend, key.op, precision);
 }
 
-// What follows a setting above it cannot be told from the same value set here; if following gives
-// the value again, it follows again.
+// NONE inherits the parent's setting. An inherited value and an equal explicit one look alike, so
+// NONE is restored if it gives the value.
 void give_back(const Key& key, Precisions before) {
   set(key, Precisions::NONE);
   if (get(key) != before) set(key, before);

@@ -45,7 +45,7 @@ class DEMI_API Order {
   int64_t examples() const { return batch_start(batches_); }
   /// Of all ranks together.
   int64_t all_examples() const;
-  /// Of those that `limit` leaves, what no rank gets in an epoch.
+  /// Examples within `limit` that no rank gets in an epoch.
   int64_t left_out() const;
   /// Batches of one epoch, for this rank.
   int64_t batches() const { return batches_; }

@@ -202,8 +202,8 @@ struct Liveness::State {
     return find_culprits(gone, met ? times.dead_after : times.meeting_dead_after);
   }
   std::optional<std::string> ended_process();
-  /// The store has not answered for so long that it will not, as far as a failed collective can
-  /// wait for it. The lock is held.
+  /// The store has not answered for longer than a failed collective waits. Call it with the lock
+  /// held.
   bool is_stuck() const {
     return look_began && Clock::now() - *look_began > times.suspect_after + times.interval;
   }

@@ -46,8 +46,8 @@ struct StateTensor;
 ///
 /// TorchScript is run by LibTorch's interpreter, without its own autocast pass and its profiling
 /// executor while forward runs, so policies and casts of a region are those of the .pt2 file of the
-/// same network. What is said of graphs above is not so of it, and LibTorch reads the file: from
-/// people whom you would let run code.
+/// same network. None of the guarantees above holds for TorchScript: LibTorch reads the file, so
+/// take it from people whom you would let run code.
 ///
 /// The constructor throws DataError for a file that is damaged or of another kind, and UsageError,
 /// with module and Python line, for an operation that cannot be run or trained. Both throw

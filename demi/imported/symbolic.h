@@ -19,7 +19,8 @@ DEMI_API std::optional<std::int64_t> integer_power(std::int64_t base, std::int64
 /// bool. Nothing: it has no result for these.
 using SymbolicFunction = std::optional<c10::IValue> (*)(c10::ArrayRef<c10::IValue> arguments);
 
-/// Of a node's target ("_operator.floordiv", "torch.sym_max", "math.ceil"); null: it is none.
+/// The function of a target ("_operator.floordiv", "math.ceil"); null if it is no symbolic
+/// function.
 DEMI_API SymbolicFunction symbolic_function(std::string_view target);
 
 }  // namespace demi::imported

@@ -49,7 +49,7 @@ struct Options {
   /// Steps between two reads of the device; observers hear of the steps then. 0: no step is
   /// recorded or read.
   int64_t read_every = 10;
-  /// Of the run so far, which the numbers of steps go on from.
+  /// Steps taken before; numbering continues from here.
   int64_t steps_taken = 0;
   /// true: the host waits for the device between phases, which is slower, but splits the time
   /// between them exactly.
@@ -146,8 +146,8 @@ class DEMI_API Step {
   /// Of the step that has begun: the running statistics before its first batch, by the module's
   /// name of the buffer. Empty without Options::guard_statistics and between two steps.
   std::map<std::string, at::Tensor> statistics() const;
-  /// A step goes on that was saved between two of its batches, with its gradients, by whoever saved
-  /// these, too.
+  /// Reopens a step that was saved between two of its batches. The caller has restored its
+  /// gradients.
   void reopen(const std::map<std::string, at::Tensor>& statistics);
 
   /// Observers hear of every finished step. Waits for the device.

@@ -91,16 +91,17 @@ struct GradScaler::Impl {
   Inspection& inspection_of(torch::optim::Optimizer& optimizer);
   void create_scale(c10::Device device);
   void require_scale(const char* where) const;
-  void inspect(torch::optim::Optimizer& optimizer, Inspection& at, bool in_place);
-  void inspect_own(optim::Optimizer& optimizer, Inspection& at, bool in_place);
-  void inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& at);
-  void inspect_again(torch::optim::Optimizer& optimizer, Inspection& at);
+  void inspect(torch::optim::Optimizer& optimizer, Inspection& inspection, bool in_place);
+  void inspect_own(optim::Optimizer& optimizer, Inspection& inspection, bool in_place);
+  void inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& inspection);
+  void inspect_again(torch::optim::Optimizer& optimizer, Inspection& inspection);
   void end_inspections();
-  void leave_behind(torch::optim::Optimizer& optimizer, Inspection& at, const char* where);
+  void leave_behind(torch::optim::Optimizer& optimizer, Inspection& inspection, const char* where);
   void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
-  StepResult result(torch::optim::Optimizer& optimizer, const Inspection& at, bool skipped,
+  StepResult result(torch::optim::Optimizer& optimizer, const Inspection& inspection, bool skipped,
                     at::Tensor loss, bool for_norm = false) const;
-  StepResult finish(torch::optim::Optimizer& optimizer, Inspection& at, const at::Tensor& together);
+  StepResult finish(torch::optim::Optimizer& optimizer, Inspection& inspection,
+                    const at::Tensor& together);
   optim::NormPart part_of(torch::optim::Optimizer& optimizer);
   void decide_by_norm(const std::vector<torch::optim::Optimizer*>& optimizers);
   bool is_decided(torch::optim::Optimizer& optimizer);
@@ -128,9 +129,9 @@ bool GradScaler::Impl::is_captured() const {
 
 /// A new one for an optimizer at the address of a demi optimizer that has gone.
 Inspection& GradScaler::Impl::inspection_of(torch::optim::Optimizer& optimizer) {
-  Inspection& at = inspections[&optimizer];
-  if (at.is_own && at.own.expired()) at = {};
-  return at;
+  Inspection& inspection = inspections[&optimizer];
+  if (inspection.is_own && inspection.own.expired()) inspection = {};
+  return inspection;
 }
 
 void GradScaler::Impl::create_scale(c10::Device device) {
@@ -149,29 +150,30 @@ void GradScaler::Impl::require_scale(const char* where) const {
 
 /// A demi optimizer's step unscales by itself; only an unscale_ that the user asks for shows in
 /// .grad.
-void GradScaler::Impl::inspect_own(optim::Optimizer& optimizer, Inspection& at, bool in_place) {
+void GradScaler::Impl::inspect_own(optim::Optimizer& optimizer, Inspection& inspection,
+                                   bool in_place) {
   optim::PendingStep& pending = optimizer.pending();
-  at.stage = Stage::kUnscaled;
-  at.in_place = in_place;
-  at.is_own = true;
-  at.own = pending.weak_from_this();
+  inspection.stage = Stage::kUnscaled;
+  inspection.in_place = in_place;
+  inspection.is_own = true;
+  inspection.own = pending.weak_from_this();
   if (!pending.has_gradients()) return;
   in_place ? pending.unscale_(scale.tensor()) : pending.set_scale(scale.tensor());
   const at::Tensor found = pending.found_inf();
-  at.found[found.device()] = found;
-  if (options.mode == ScaleMode::kAmax) at.amax = pending.greatest();
+  inspection.found[found.device()] = found;
+  if (options.mode == ScaleMode::kAmax) inspection.amax = pending.greatest();
 }
 
 /// Gradients may have been written to between unscale_() and the step. What unscale_() found stays
 /// found, as in PyTorch; what was spoiled since then counts too, for the step and for the scale.
 /// The gradients of other optimizers are read once.
-void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspection& at) {
+void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspection& inspection) {
   auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
-  if (!own || at.found.empty() || !own->pending().has_gradients()) return;
+  if (!own || inspection.found.empty() || !own->pending().has_gradients()) return;
   optim::PendingStep& pending = own->pending();
   // The optimizer has forgotten the scale if its gradients were replaced.
-  const at::Tensor now = pending.found_inf_under(scale.tensor(), at.in_place);
-  at::Tensor& seen = at.found[now.device()];
+  const at::Tensor now = pending.found_inf_under(scale.tensor(), inspection.in_place);
+  at::Tensor& seen = inspection.found[now.device()];
   const bool waits = backend->is_asynchronous(now.device());
   if (seen.defined() &&
       (waits ? seen.const_data_ptr() == now.const_data_ptr() : is_set(seen) == is_set(now)))
@@ -182,21 +184,21 @@ void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspect
 
 /// Without a step demi's optimizers still hold what was recorded for it.
 void GradScaler::Impl::end_inspections() {
-  for (auto& [optimizer, at] : inspections)
-    if (const auto own = at.stage == Stage::kUnscaled ? at.own.lock() : nullptr)
+  for (auto& [optimizer, inspection] : inspections)
+    if (const auto own = inspection.stage == Stage::kUnscaled ? inspection.own.lock() : nullptr)
       own->end_inspection();
   inspections.clear();
 }
 
 /// A batch that was given up after unscale_() leaves nothing. Only demi's optimizers know which
 /// gradients backward has made.
-void GradScaler::Impl::leave_behind(torch::optim::Optimizer& optimizer, Inspection& at,
+void GradScaler::Impl::leave_behind(torch::optim::Optimizer& optimizer, Inspection& inspection,
                                     const char* where) {
   auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
-  if (!own || at.stage != Stage::kUnscaled || !at.in_place) return;
+  if (!own || inspection.stage != Stage::kUnscaled || !inspection.in_place) return;
   using Since = optim::PendingStep::Since;
   const Since since = own->pending().since_unscale();
-  if (since == Since::kLeftBehind) at = {};
+  if (since == Since::kLeftBehind) inspection = {};
   if (since != Since::kMixed) return;
   refuse({.where = where,
           .what = "backward has added to gradients that unscale_() had divided by the scale",
@@ -211,9 +213,9 @@ void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer
                                               bool in_place) const {
   if (inspections.size() < 2) return;
   const InspectedGradients now(optimizer, in_place);
-  for (const auto& [other, at] : inspections)
+  for (const auto& [other, inspection] : inspections)
     if (other != &optimizer &&
-        at.gradients.would_be_divided_again(now, at.stage == Stage::kUnscaled))
+        inspection.gradients.would_be_divided_again(now, inspection.stage == Stage::kUnscaled))
       refuse(
           {.where = "scaler.unscale_",
            .what = "a parameter belongs to two optimizers, and its gradient would be divided by "
@@ -222,33 +224,35 @@ void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer
                "give each parameter to one optimizer, or compute new gradients before the second"});
 }
 
-void GradScaler::Impl::inspect(torch::optim::Optimizer& optimizer, Inspection& at, bool in_place) {
+void GradScaler::Impl::inspect(torch::optim::Optimizer& optimizer, Inspection& inspection,
+                               bool in_place) {
   refuse_second_division(optimizer, in_place);
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer))
-    inspect_own(*own, at, in_place);
+    inspect_own(*own, inspection, in_place);
   else
-    inspect_foreign(optimizer, at);
-  at.gradients = InspectedGradients(optimizer, in_place);
+    inspect_foreign(optimizer, inspection);
+  inspection.gradients = InspectedGradients(optimizer, in_place);
 }
 
-void GradScaler::Impl::inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& at) {
+void GradScaler::Impl::inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& inspection) {
   const auto gradients = scaler::gradient_values(optimizer);
   const at::Tensor inverse = scale.inverse();
-  if (options.mode == ScaleMode::kAmax) at.amax = scaler::greatest_magnitude(gradients) * inverse;
-  at.found = scaler::unscale_and_check(gradients, inverse);
-  if (options.record_grad_norm) at.grad_norm = scaler::total_norm(gradients);
-  at.stage = Stage::kUnscaled;
+  if (options.mode == ScaleMode::kAmax)
+    inspection.amax = scaler::greatest_magnitude(gradients) * inverse;
+  inspection.found = scaler::unscale_and_check(gradients, inverse);
+  if (options.record_grad_norm) inspection.grad_norm = scaler::total_norm(gradients);
+  inspection.stage = Stage::kUnscaled;
 }
 
 /// Its gradients are unscaled.
 optim::NormPart GradScaler::Impl::part_of(torch::optim::Optimizer& optimizer) {
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) return own->pending().norm_part();
   const auto gradients = scaler::gradient_values(optimizer);
-  const auto at = inspections.find(&optimizer);
-  const bool inspected = options.enabled && at != inspections.end();
-  at::Tensor norm = inspected ? at->second.grad_norm : at::Tensor();
+  const auto inspection = inspections.find(&optimizer);
+  const bool inspected = options.enabled && inspection != inspections.end();
+  at::Tensor norm = inspected ? inspection->second.grad_norm : at::Tensor();
   if (!norm.defined()) norm = scaler::total_norm(gradients);
-  const at::Tensor found = inspected ? joined(at->second.found, norm.device())
+  const at::Tensor found = inspected ? joined(inspection->second.found, norm.device())
                                      : norm.isfinite().logical_not().to(at::kFloat);
   return {norm, found};
 }
@@ -301,40 +305,41 @@ StepResult GradScaler::Impl::step_unscaled(torch::optim::Optimizer& optimizer,
   return {&optimizer, StepResult::Numbers{.grad_norm = kNone}, loss};
 }
 
-StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer, const Inspection& at,
-                                    bool skipped, at::Tensor loss, bool for_norm) const {
+StepResult GradScaler::Impl::result(torch::optim::Optimizer& optimizer,
+                                    const Inspection& inspection, bool skipped, at::Tensor loss,
+                                    bool for_norm) const {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
   if (!scale.is_on_device()) {
     const StepResult::Numbers numbers{
         .found_inf = skipped ? 1.0F : 0.0F,
-        .grad_norm = at.grad_norm.defined() ? at.grad_norm.item<float>() : kNone,
+        .grad_norm = inspection.grad_norm.defined() ? inspection.grad_norm.item<float>() : kNone,
         .scale = scale.read().scale,
         .above_norm = for_norm ? 1.0F : 0.0F};
     return {&optimizer, numbers, std::move(loss)};
   }
   const at::Tensor& s = scale.tensor();
-  const at::Tensor norm =
-      at.grad_norm.defined() ? at.grad_norm.to(s.device()) : at::full_like(s, kNone);
+  const at::Tensor norm = inspection.grad_norm.defined() ? inspection.grad_norm.to(s.device())
+                                                         : at::full_like(s, kNone);
   const auto flag = [&](bool is_set) { return at::full_like(s, is_set ? 1 : 0); };
   return {&optimizer, at::stack({flag(skipped), norm, s, flag(for_norm)}), std::move(loss),
           optim::ordered_stream(s.device())};
 }
 
 /// `together`: the overflow flag of several optimizers, or undefined.
-StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Inspection& at,
+StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Inspection& inspection,
                                     const at::Tensor& together) {
-  at.stage = Stage::kStepped;
+  inspection.stage = Stage::kStepped;
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) {
     if (!options.skip_nonfinite) own->pending().take_nonfinite();
     if (together.defined()) own->pending().skip_if(together);
     own->step();
     return own->last_step();
   }
-  const bool found = together.defined() ? together.item<float>() != 0 : any(at.found);
+  const bool found = together.defined() ? together.item<float>() != 0 : any(inspection.found);
   const bool bad = found && options.skip_nonfinite;
-  const bool above_limit = !bad && at.above.defined() && is_set(at.above);
+  const bool above_limit = !bad && inspection.above.defined() && is_set(inspection.above);
   if (!bad && !above_limit) optimizer.step();
-  return result(optimizer, at, bad || above_limit, {}, above_limit);
+  return result(optimizer, inspection, bad || above_limit, {}, above_limit);
 }
 
 /// The scale rule, wherever the scale is. `above`: a step was skipped for its norm, or undefined.
@@ -416,17 +421,17 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!is_enabled()) return;
   constexpr auto kWhere = "scaler.unscale_";
   impl_->require_scale(kWhere);
-  Inspection& at = impl_->inspection_of(optimizer);
-  impl_->leave_behind(optimizer, at, kWhere);
-  if (at.stage == Stage::kUnscaled)
+  Inspection& inspection = impl_->inspection_of(optimizer);
+  impl_->leave_behind(optimizer, inspection, kWhere);
+  if (inspection.stage == Stage::kUnscaled)
     refuse({.where = kWhere,
             .what = "unscale_() has already been called on this optimizer since the last update()",
             .advice = "call it once a step"});
-  if (at.stage == Stage::kStepped)
+  if (inspection.stage == Stage::kStepped)
     refuse({.where = kWhere,
             .what = "unscale_() is being called after step()",
             .advice = "call it between backward() and step()"});
-  impl_->inspect(optimizer, at, /*in_place=*/true);
+  impl_->inspect(optimizer, inspection, /*in_place=*/true);
 }
 
 StepResult GradScaler::step(torch::optim::Optimizer& optimizer, const LossClosure& closure) {
@@ -470,19 +475,19 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   }
   at::Tensor together;
   for (auto* optimizer : optimizers) {
-    Inspection& at = impl_->inspections[optimizer];
-    impl_->leave_behind(*optimizer, at, kWhere);
-    if (at.stage == Stage::kReady)
-      impl_->inspect(*optimizer, at, /*in_place=*/false);
+    Inspection& inspection = impl_->inspections[optimizer];
+    impl_->leave_behind(*optimizer, inspection, kWhere);
+    if (inspection.stage == Stage::kReady)
+      impl_->inspect(*optimizer, inspection, /*in_place=*/false);
     else
-      impl_->inspect_again(*optimizer, at);
-    if (at.found.empty())
+      impl_->inspect_again(*optimizer, inspection);
+    if (inspection.found.empty())
       refuse({.where = kWhere,
               .what = "no Inf checks were recorded for this optimizer: none of its parameters has "
                       "a gradient",
               .advice = "call scale(loss).backward() first"});
     if (optimizers.size() == 1) continue;
-    const at::Tensor found = joined(at.found, impl_->scale.tensor().device());
+    const at::Tensor found = joined(inspection.found, impl_->scale.tensor().device());
     together = together.defined() ? at::maximum(together, found) : found;
   }
   if (!std::ranges::all_of(optimizers, [&](auto* one) { return impl_->is_decided(*one); }))
@@ -497,10 +502,10 @@ void GradScaler::decide_by_norm(const std::vector<torch::optim::Optimizer*>& opt
   impl_->require_scale("scaler.decide_by_norm");
   if (!has_norm_limit(optimizers)) return;
   for (auto* optimizer : optimizers) {
-    Inspection& at = impl_->inspection_of(*optimizer);
-    impl_->leave_behind(*optimizer, at, "scaler.decide_by_norm");
-    if (at.stage == Stage::kReady && has_gradients(*optimizer))
-      impl_->inspect(*optimizer, at, /*in_place=*/false);
+    Inspection& inspection = impl_->inspection_of(*optimizer);
+    impl_->leave_behind(*optimizer, inspection, "scaler.decide_by_norm");
+    if (inspection.stage == Stage::kReady && has_gradients(*optimizer))
+      impl_->inspect(*optimizer, inspection, /*in_place=*/false);
   }
   impl_->decide_by_norm(optimizers);
 }
@@ -508,8 +513,8 @@ void GradScaler::decide_by_norm(const std::vector<torch::optim::Optimizer*>& opt
 StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
                                          const LossClosure& closure) {
   constexpr auto kWhere = "scaler.step";
-  Inspection& at = impl_->inspection_of(optimizer);
-  if (at.stage == Stage::kStepped)
+  Inspection& inspection = impl_->inspection_of(optimizer);
+  if (inspection.stage == Stage::kStepped)
     refuse({.where = kWhere,
             .what = "step() has already been called since the last update()",
             .advice = "call update() once a step, after all optimizers"});
@@ -517,11 +522,11 @@ StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
   at::Tensor loss;
   bool skipped = false;
   const auto unscaled_closure = [&] {
-    at.stage = Stage::kReady;  // each call makes new gradients
+    inspection.stage = Stage::kReady;  // each call makes new gradients
     at::Tensor value = closure();
     impl_->require_scale(kWhere);
-    if (at.stage == Stage::kReady) impl_->inspect(optimizer, at, /*in_place=*/true);
-    if (impl_->options.skip_nonfinite && impl_->any(at.found)) throw Overflow{};
+    if (inspection.stage == Stage::kReady) impl_->inspect(optimizer, inspection, /*in_place=*/true);
+    if (impl_->options.skip_nonfinite && impl_->any(inspection.found)) throw Overflow{};
     return value;
   };
   try {
@@ -530,8 +535,8 @@ StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
     before.restore();
     skipped = true;
   }
-  at.stage = Stage::kStepped;
-  return impl_->result(optimizer, at, skipped, loss);
+  inspection.stage = Stage::kStepped;
+  return impl_->result(optimizer, inspection, skipped, loss);
 }
 
 void GradScaler::update() {
@@ -542,17 +547,18 @@ void GradScaler::update() {
   scaler::FoundInf found = scaler::no_devices();
   at::Tensor amax, above;
   const auto device = impl.scale.tensor().device();
-  for (auto& [optimizer, at] : impl.inspections) {
-    for (const auto& [from, flag] : at.found) {
+  for (auto& [optimizer, inspection] : impl.inspections) {
+    for (const auto& [from, flag] : inspection.found) {
       auto& all = found[from];
       all = all.defined() ? at::maximum(all, flag) : flag;
     }
-    if (at.above.defined() && at.stage == Stage::kStepped) {
-      const at::Tensor here = at.above.to(device);
+    if (inspection.above.defined() && inspection.stage == Stage::kStepped) {
+      const at::Tensor here = inspection.above.to(device);
       above = above.defined() ? at::maximum(above, here) : here;
     }
-    if (at.amax.defined())
-      amax = amax.defined() ? at::maximum(amax, at.amax.to(device)) : at.amax.to(device);
+    if (inspection.amax.defined())
+      amax = amax.defined() ? at::maximum(amax, inspection.amax.to(device))
+                            : inspection.amax.to(device);
   }
   if (found.empty())
     refuse({.where = kWhere,

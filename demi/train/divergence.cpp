@@ -1,4 +1,4 @@
-#include "demi/train/verdict.h"
+#include "demi/train/divergence.h"
 
 #include <fmt/format.h>
 
@@ -52,8 +52,8 @@ bool is_bad(const StepMetrics& step, bool loss_is_finite, const GradScalerOption
   return next_state(now, {.found_inf = true}, scaling).scale >= now.scale;
 }
 
-std::optional<std::string> hopeless(const History& history, const BadSteps& bad,
-                                    int64_t give_up_after, const Precision& precision) {
+std::optional<std::string> why_give_up(const History& history, const BadSteps& bad,
+                                       int64_t give_up_after, const Precision& precision) {
   if (give_up_after == 0 || bad.in_a_row == 0) return std::nullopt;
   const int64_t steps = history.steps.back().step;
   // A static scale that is too high for the first gradients may do for later ones.
@@ -63,8 +63,8 @@ std::optional<std::string> hopeless(const History& history, const BadSteps& bad,
   return complaint_of(history, bad, precision);
 }
 
-std::optional<std::string> ended_badly(const History& history, const BadSteps& bad,
-                                       int64_t give_up_after, const Precision& precision) {
+std::optional<std::string> why_failed(const History& history, const BadSteps& bad,
+                                      int64_t give_up_after, const Precision& precision) {
   if (give_up_after == 0 || history.steps.empty()) return std::nullopt;
   const StepMetrics& last = history.steps.back();
   if (bad.in_a_row > 0 && !std::isfinite(last.loss)) return complaint_of(history, bad, precision);

@@ -25,14 +25,14 @@ struct BadSteps {
   const StepMetrics& first;
 };
 
-/// Why there is no point in going on after the last of the history's steps: the first of the bad
-/// ones, and what to try. None if there is.
-std::optional<std::string> hopeless(const History& history, const BadSteps& bad,
-                                    int64_t give_up_after, const Precision& precision);
+/// Why training should stop after the last of the history's steps, and what to try; none if it
+/// should go on.
+std::optional<std::string> why_give_up(const History& history, const BadSteps& bad,
+                                       int64_t give_up_after, const Precision& precision);
 
 /// The same at the end of training, where one bad step or validation is enough: there is no step to
 /// mend it.
-std::optional<std::string> ended_badly(const History& history, const BadSteps& bad,
-                                       int64_t give_up_after, const Precision& precision);
+std::optional<std::string> why_failed(const History& history, const BadSteps& bad,
+                                      int64_t give_up_after, const Precision& precision);
 
 }  // namespace demi::train

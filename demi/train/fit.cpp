@@ -53,15 +53,15 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .group = setup.ranks.group()};
 }
 
-Cut cut_of(const data::Loader& training, int64_t batches, const TrainerOptions& options) {
+EpochShape shape_of(const data::Loader& training, int64_t batches, const TrainerOptions& options) {
   return {batches, training.all_examples(), options.accumulate};
 }
 
 // Ranks leave examples out that they cannot share evenly, so another number of them may cut the
 // same data otherwise at its end: by less than a batch. What was read of the epoch says how large
 // that is.
-bool differs_at_the_end_alone(const Progress& progress, const Cut& now, int64_t batch_now) {
-  const Cut& then = progress.cut;
+bool differs_at_the_end_alone(const Progress& progress, const EpochShape& now, int64_t batch_now) {
+  const EpochShape& then = progress.shape;
   if (progress.position == 0 || progress.position >= std::min(then.batches, now.batches))
     return false;
   const int64_t batch = progress.epoch.examples / progress.position;
@@ -71,14 +71,14 @@ bool differs_at_the_end_alone(const Progress& progress, const Cut& now, int64_t 
          std::abs(now.batches - then.batches) <= 1;
 }
 
-void check_cut(const Progress& progress, const Cut& now,
-               const std::function<int64_t()>& examples_of_a_batch) {
-  const Cut& then = progress.cut;
+void check_shape(const Progress& progress, const EpochShape& now,
+                 const std::function<int64_t()>& examples_of_a_batch) {
+  const EpochShape& then = progress.shape;
   if (!progress.in_epoch || then == now) return;
   if (differs_at_the_end_alone(progress, now, examples_of_a_batch())) return;
-  const auto text = [](const Cut& cut) {
-    return fmt::format("{} batches, {} examples, {} batches a step", cut.batches, cut.examples,
-                       cut.accumulate);
+  const auto text = [](const EpochShape& shape) {
+    return fmt::format("{} batches, {} examples, {} batches a step", shape.batches, shape.examples,
+                       shape.accumulate);
   };
   throw UsageError({.where = "train.Trainer.resume",
                     .what = "the checkpoint is from the middle of an epoch of other batches",
@@ -109,21 +109,21 @@ Fit::Fit(Setup& setup, const data::Loader& training, const data::Loader* validat
       }) {
   const bool uneven = setup.ranks.are_several() && options_.distributed.uneven_batches;
   batches_ = uneven ? setup.ranks.greatest(training.batches()) : training.batches();
-  const Cut cut = cut_of(training, batches_, options_);
+  const EpochShape shape = shape_of(training, batches_, options_);
   if (resume_point_) {
     const int64_t ranks = setup.ranks.are_several() ? setup.ranks.group()->world_size() : 1;
     const int64_t epoch = resume_point_->progress.epochs_begun - 1;
-    check_cut(resume_point_->progress, cut,
-              [&] { return training.batch(epoch, 0).target.size(0) * ranks; });
+    check_shape(resume_point_->progress, shape,
+                [&] { return training.batch(epoch, 0).target.size(0) * ranks; });
     progress_ = std::move(resume_point_->progress);
     phases_before_ = progress_.epoch.phase_seconds;
     find_best_epoch();
     judge_early_stopping();
   }
   if (progress_.in_epoch)
-    progress_.cut.batches = std::min(progress_.cut.batches, cut.batches);  // as it was begun
+    progress_.shape.batches = std::min(progress_.shape.batches, shape.batches);  // as it was begun
   else
-    progress_.cut = cut;
+    progress_.shape = shape;
   require_same_on_ranks();
   require_shared_examples();
   check_data();
@@ -250,7 +250,7 @@ bool Fit::is_over() const {
          (options_.max_steps > 0 && progress_.step >= options_.max_steps);
 }
 
-// What the Step tells goes to those who watch the Trainer, among them such as are added meanwhile.
+// Forwards the Step's events to the Trainer's observers; one may be added during a call.
 class Fit::Relay final : public StepObserver {
  public:
   explicit Relay(Fit& fit) : fit_(fit) {}
@@ -263,7 +263,7 @@ class Fit::Relay final : public StepObserver {
   void after_backward(const StepView& view) override {
     for (const Watcher& one : fit_.setup_.watchers) one.observer->after_backward(view);
   }
-  void after_update(const StepView& view) override { fit_.step_is_taken(view); }
+  void after_update(const StepView& view) override { fit_.on_update(view); }
 
  private:
   Fit& fit_;
@@ -316,7 +316,7 @@ void Fit::begin() {
 }
 
 // The record of one step for the callbacks.
-struct Fit::Told {
+struct Fit::StepReport {
   StepMetrics step;
   int64_t examples = 0;  // of the epoch so far
 };
@@ -325,7 +325,7 @@ struct Fit::Told {
 // them may be what has thrown.
 void Fit::keep_after_exception(bool warns) {
   try {
-    taken_from_device();
+    read_records();
     state_.save_after_exception(stage_);
   } catch (const TrainingError& error) {
     if (warns && options_.checkpoints.retry_seconds == 0) {  // else it was warned of
@@ -341,7 +341,7 @@ bool Fit::advance(int64_t steps) try {
   const int64_t until =
       progress_.step + std::min(steps, std::numeric_limits<int64_t>::max() - progress_.step);
   setup_.require_weights_in_place();
-  // What the caller has switched off or on is none of the run's.
+  // The caller's inference mode and regions do not apply to the run.
   const c10::InferenceMode with_gradients(false);
   const loop::OutsideRegions outside(options_.device);
   const FlushSubnormals flush(options_.flush_subnormals && options_.device.is_cpu());
@@ -380,7 +380,7 @@ void Fit::end() {
   if (!std::exchange(ended_, true)) {
     History& history = progress_.history;
     if (!history.failed)
-      history.failed = ended_badly(history, bad_steps(), options_.give_up_after, setup_.precision);
+      history.failed = why_failed(history, bad_steps(), options_.give_up_after, setup_.precision);
     if (state_.is_due_at_end()) save();
   }
   state_.finish();
@@ -389,7 +389,7 @@ void Fit::end() {
 void Fit::begin_epoch() {
   if (!setup_.network.module->is_training()) setup_.network.module->train();
   progress_.epoch = EpochRecord{.epoch = ++progress_.epochs_begun};
-  progress_.cut = cut_of(training_, batches_, options_);
+  progress_.shape = shape_of(training_, batches_, options_);
   progress_.position = 0;
   progress_.in_epoch = true;
   progress_.correct = progress_.answers = 0;
@@ -400,13 +400,13 @@ void Fit::begin_epoch() {
 }
 
 void Fit::tell_epoch_begin() {
-  const int64_t steps = steps_of(progress_.cut.batches, options_.accumulate);
+  const int64_t steps = steps_of(progress_.shape.batches, options_.accumulate);
   for (const Watcher& one : setup_.watchers)
     if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
 }
 
 // In the epoch, of a run that is not over.
-bool Fit::has_batch() const { return progress_.position < progress_.cut.batches && !is_over(); }
+bool Fit::has_batch() const { return progress_.position < progress_.shape.batches && !is_over(); }
 
 void Fit::start_counting() {
   is_counting_ = true;
@@ -422,7 +422,7 @@ void Fit::stop_counting() {
 }
 
 void Fit::after_batch(bool step_done) {
-  const bool last = progress_.position == progress_.cut.batches;
+  const bool last = progress_.position == progress_.shape.batches;
   const bool first_word = progress_.step == kFirstSteps && options_.give_up_after > 0;
   if (last || first_word || progress_.steps_since_read >= options_.read_every) read();
   const bool due = state_.is_due_after_batch(step_done, last);
@@ -432,7 +432,7 @@ void Fit::after_batch(bool step_done) {
 
 void Fit::read_whole_epoch() {
   const History& history = progress_.history;
-  if (history.stopped || history.failed || progress_.position < progress_.cut.batches)
+  if (history.stopped || history.failed || progress_.position < progress_.shape.batches)
     keep_open_epoch();
   read();
 }
@@ -446,7 +446,7 @@ bool Fit::is_told_to_stop(bool step_done) {
 // Whether the next batch is the last of its step.
 bool Fit::ends_step() const {
   const int64_t next = progress_.position + 1;
-  return next == progress_.cut.batches || next % options_.accumulate == 0;
+  return next == progress_.shape.batches || next % options_.accumulate == 0;
 }
 
 // In the place of one batch: other ranks have one, and this rank takes their step.
@@ -541,8 +541,8 @@ static void drop_copies() {
   if (weights::mode() == weights::Mode::region) weights::drop();
 }
 
-// It is, whatever schedules and callbacks throw.
-void Fit::step_is_taken(const StepView& view) {
+// Recorded first: schedules and callbacks may throw.
+void Fit::on_update(const StepView& view) {
   drop_copies();
   UnreadStep& window = progress_.window;
   window.record.epoch = view.epoch;
@@ -591,8 +591,8 @@ std::vector<double> read_sums(const std::vector<UnreadStep>& steps, at::Tensor S
 }  // namespace
 
 // The steps that were not read, put into the history.
-std::vector<Fit::Told> Fit::taken_from_device() {
-  std::vector<Told> told;
+std::vector<Fit::StepReport> Fit::read_records() {
+  std::vector<StepReport> told;
   if (unread_.empty()) return told;
   const auto loss = read_sums(unread_, &StepSums::loss);
   const auto judged = read_sums(unread_, &StepSums::judged);
@@ -642,17 +642,17 @@ void Fit::add_earlier(std::vector<StepMetrics> earlier) {
 }
 
 // The history and the callbacks have every step after this.
-void Fit::tell() {
-  for (const Told& told : taken_from_device())
+void Fit::report() {
+  for (const StepReport& told : read_records())
     for (const Watcher& one : setup_.watchers) one.observer->on_step(told.step, told.examples);
 }
 
 void Fit::read() {
-  tell();
+  report();
   progress_.steps_since_read = 0;
   History& history = progress_.history;
   if (!history.failed)
-    history.failed = hopeless(history, bad_steps(), options_.give_up_after, setup_.precision);
+    history.failed = why_give_up(history, bad_steps(), options_.give_up_after, setup_.precision);
 }
 
 void Fit::end_epoch() {
@@ -725,13 +725,13 @@ void Fit::validate() {
 }
 
 checkpoint::Checkpoint Fit::checkpoint() {
-  if (!state_.is_kept()) tell();
+  if (!state_.is_kept()) report();
   return state_.checkpoint();
 }
 
 // The time that it takes is not the training's.
 void Fit::save(bool is_best) {
-  tell();
+  report();
   timer().pause();
   state_.save(is_best);  // counts until here
   const auto saving = Clock::now() - counted_;
@@ -740,7 +740,7 @@ void Fit::save(bool is_best) {
 }
 
 void Fit::keep_open_epoch() {
-  tell();
+  report();
   state_.keep_open_epoch();
 }
 

@@ -11,11 +11,11 @@
 #include "demi/data/loader.h"
 #include "demi/loop/step.h"
 #include "demi/profile/phase_timer.h"
+#include "demi/train/divergence.h"
 #include "demi/train/fit_state.h"
 #include "demi/train/progress.h"
 #include "demi/train/setup.h"
 #include "demi/train/training_step.h"
-#include "demi/train/verdict.h"
 
 namespace demi::train {
 
@@ -58,7 +58,7 @@ class Fit {
   bool ends_step() const;
   bool pass_without_batch();
   void take_step();
-  void step_is_taken(const StepView& view);
+  void on_update(const StepView& view);
   void require_same_on_ranks() const;
   void check_data() const;
   void require_shared_examples() const;
@@ -76,9 +76,9 @@ class Fit {
   void count_window_seconds(StepMetrics& record);
   BadSteps bad_steps() const { return {progress_.bad_steps_in_a_row, progress_.first_bad}; }
 
-  struct Told;
-  std::vector<Told> taken_from_device();
-  void tell();
+  struct StepReport;
+  std::vector<StepReport> read_records();
+  void report();
   void read();
 
   void save(bool is_best = false);

@@ -33,9 +33,9 @@ void each_count(Any& progress, const Visit& visit) {
   visit("skipped_steps", progress.history.skipped_steps);
   visit("epoch_examples", progress.epoch.examples);
   visit("window_examples", progress.window.examples);
-  visit("batches", progress.cut.batches);
-  visit("examples", progress.cut.examples);
-  visit("accumulate", progress.cut.accumulate);
+  visit("batches", progress.shape.batches);
+  visit("examples", progress.shape.examples);
+  visit("accumulate", progress.shape.accumulate);
 }
 
 template <class Any, class Visit>

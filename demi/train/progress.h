@@ -9,9 +9,9 @@
 namespace demi::train {
 
 /// How a run's epochs are cut into batches and steps.
-struct Cut {
+struct EpochShape {
   int64_t batches = 0, examples = 0, accumulate = 1;
-  bool operator==(const Cut&) const = default;
+  bool operator==(const EpochShape&) const = default;
 };
 
 /// Where a run stands, between two batches. With the objects that it trains this is all that the
@@ -33,7 +33,7 @@ struct Progress {
   History history;
   /// The step whose batches are being accumulated; its seconds are those before `advance`.
   UnreadStep window;
-  Cut cut;
+  EpochShape shape;
 
   /// The best validation so far; none without one.
   const Evaluation* best() const;

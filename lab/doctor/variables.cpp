@@ -26,6 +26,7 @@ constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"DEMI_WEIGHT_CACHE", "how long low precision copies live: keep, region, off"},
     {"XDG_CACHE_HOME", "parent of DEMI_CACHE's default"},
     {"HOME", "parent of XDG_CACHE_HOME's default"},
+    {"SSL_CERT_FILE", "certificates by which servers of data sets are trusted"},
     {"TERM", "what the terminal can show"},
     {"COLUMNS", "the width of help, notes and errors"},
     {"NO_COLOR", "no colours"},

@@ -39,7 +39,7 @@ DEMI_API void put(const StartingWeights& start, torch::nn::Module& network,
                   torch::optim::Optimizer& optimizer);
 
 /// Does both with networks that are thrown away, so that what does not fit one of the runs is
-/// refused before any is begun. Returns what there is to say.
+/// refused before any is begun. Returns notes for the user.
 DEMI_API std::vector<std::string> check_start(std::span<const settings::Resolved> runs,
                                               const workload::Workload& workload,
                                               const std::filesystem::path& path);

@@ -118,8 +118,10 @@ DEMI_API int64_t batches_of_step(const Config& config);
 /// are not synthetic.
 DEMI_API int64_t synthetic_bytes(const Config& config);
 
-/// Whether `tokens_per_step` counts, and the tokens of one batch on all ranks.
+/// Whether `tokens_per_step` counts; check_effects refuses it elsewhere.
 bool counts_tokens(const Config& config);
+
+/// Tokens of one batch on all ranks.
 int64_t tokens_of_batch(const Config& config);
 
 /// The optimizer step after which training ends, whatever the epochs; 0: they alone decide.

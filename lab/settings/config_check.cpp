@@ -30,8 +30,7 @@ data::DataSet data_of(const Config& config) {
 /// LibTorch's complaint of an overflow.
 void check_synthetic(const Config& c) {
   const double bytes = static_cast<double>(c.batch_size * c.ranks) *
-                       static_cast<double>(c.batches) *
-                       static_cast<double>(synthetic_bytes(c));
+                       static_cast<double>(c.batches) * static_cast<double>(synthetic_bytes(c));
   constexpr double kMostBytes = 0x1p50;
   if (bytes > kMostBytes)
     throw UsageError(

@@ -72,7 +72,7 @@ std::span<const ScheduleKind> schedule_kinds() {
 }
 
 const ScheduleKind& find_schedule(std::string_view name) {
-  return lab::find_by_name(schedule_kinds(), name, "train.find_schedule", "no such schedule");
+  return lab::find_by_name(schedule_kinds(), name, "settings.find_schedule", "no such schedule");
 }
 
 }  // namespace demi::settings

@@ -14,7 +14,8 @@ namespace {
 using models::GPTForm;
 using models::GPTOptions;
 
-// What is as by default is said by the default, so that settings of a run agree with it.
+// Writes the default's own value (0, auto) where the folder equals it, so that configs compare
+// equal.
 settings::Config config_of(const GPTOptions& o) {
   const bool is_gpt2 = o.form == GPTForm::gpt2;
   settings::Config config;

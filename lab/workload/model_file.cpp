@@ -29,7 +29,7 @@ using Json = nlohmann::ordered_json;
 using Value = JsonValue<nlohmann::json>;
 using data::Kind;
 
-constexpr auto kReadModelFile = "train.read_model_file";
+constexpr auto kReadModelFile = "workload.read_model_file";
 constexpr auto kTokenizer = "basic_english";
 constexpr auto kVocabulary = "demi.vocabulary", kMerges = "demi.merges";
 constexpr int64_t kTokenizerVersion = 1;

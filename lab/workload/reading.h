@@ -1,0 +1,54 @@
+#pragma once
+
+#include <c10/core/Device.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+
+#include "demi/data/loader.h"
+#include "demi/data/order.h"
+#include "lab/data/registry.h"
+#include "lab/settings/config.h"
+#include "lab/workload/workload.h"
+
+// What the readers of each kind of data share: pictures, rows, texts, running_texts.
+namespace demi::workload {
+
+/// What is read, and where batches go.
+struct Reading {
+  const data::DataSet* data;
+  c10::Device device;
+  RankPart part;
+  std::shared_ptr<const ModelData> model = nullptr;  // of a saved one; null: the data decide
+  bool test_alone = false;                           // of a saved one: nothing is trained
+};
+
+/// What a reader gives: the workload of a config without its network, for which it fills in
+/// `shape`.
+using Loaders = std::function<Workload(const settings::Config& config, DataShape& shape)>;
+
+/// Batches of a dry run: two steps.
+int64_t dry_run_batches(const settings::Config& config);
+
+/// Batches of an epoch of synthetic data.
+int64_t synthetic_batches(const settings::Config& config);
+
+/// The order of the examples that are trained on.
+data::OrderOptions training_order(const settings::Config& config, const Reading& reading);
+
+/// The order of the test examples.
+data::OrderOptions test_order(const settings::Config& config, const Reading& reading);
+
+/// The order of the test of a run that overfits: its training batches.
+data::OrderOptions overfit_order(const settings::Config& config, const Reading& reading);
+
+/// The loader, or one whose batches the config's workers prepare ahead.
+std::shared_ptr<const data::Loader> with_workers(std::shared_ptr<const data::Loader> loader,
+                                                 const settings::Config& config,
+                                                 c10::Device device);
+
+/// CRC-32C of labels, as int64.
+std::uint32_t checksum_of(const at::Tensor& labels);
+
+}  // namespace demi::workload
