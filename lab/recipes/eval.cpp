@@ -149,7 +149,8 @@ void require_use(const settings::Config& config, const EvalOptions& options) {
 
 // The classes and words of the file count.
 workload::Workload test_data(const settings::Config& config, c10::Device device,
-                   const std::shared_ptr<const workload::ModelData>& model, EvalResult& result) {
+                             const std::shared_ptr<const workload::ModelData>& model,
+                             EvalResult& result) {
   if (!model) return workload::load_workload(config, device);
   workload::Workload workload = workload::load_test_data(settings::resolve(config, device), model);
   result.unknown_words = workload.unknown_test;

@@ -314,7 +314,8 @@ TEST_F(StartingWeightsTest, AreTheMastersOfASixteenBitRun) {
         << names[i];
   EXPECT_THAT(begun.start.said.front(), HasSubstr("the FP32 masters of step 8"));
   // And masters again, with the moments.
-  settings::Config again = with(with(config("fp16-true"), "from", path.string()), "from-state", "true");
+  settings::Config again =
+      with(with(config("fp16-true"), "from", path.string()), "from-state", "true");
   const Checkpoint now = begin(again, path).saved();
   EXPECT_TRUE(
       torch::equal(now.state.at("optimizer/0.master"), saved.state.at("optimizer/0.master")));
