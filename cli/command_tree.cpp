@@ -39,7 +39,7 @@ std::string CommandInfo::name() const {
 }
 
 std::string group_of(const CLI::Option& option) {
-  const std::string group = option.get_group();
+  const std::string& group = option.get_group();
   return group == "OPTIONS" ? "Options" : group;
 }
 
