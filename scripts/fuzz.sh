@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Fuzzes the readers of other programs' files with libFuzzer under AddressSanitizer and UndefinedBehaviorSanitizer.
 # scripts/fuzz.sh [SECONDS [MODULE...]]   60 seconds for each reader unless given; the modules: core checkpoint imported tokens report data
-#   huggingface, all of them unless given. Needs clang++ with libFuzzer (apt-get install clang libclang-rt-14-dev).
+#   huggingface (which needs build/release), all of them unless given. Needs clang++ with libFuzzer (apt-get install clang
+#   libclang-rt-14-dev).
 # A module's readers stand in its fuzz_testing.h, the inputs from which they start in tests/fuzz/corpus/READER. Each unit test tries these
 # inputs and some thousand that are made of them (demi/core/fuzz_testing.h), those of lab/recipes too. Works in build/fuzz, and prints how
 # many inputs it tried. Exit codes: 0 nothing was found, 1 an input made a reader fail (build/fuzz/READER-crash-*) or it cannot be built.
@@ -28,7 +29,7 @@ flags=(-std=c++20 -O1 -g -ffunction-sections -fdata-sections -fsanitize=fuzzer-n
 # What the readers of a module are made of; of a folder's files only what they call is linked.
 core=(cmake/fmt.cpp demi/core/{error,json}.cpp)
 files=(demi/core/{atomic_file,crc32,crc32c,descriptor,huge_pages}.cpp demi/checkpoint/input_file.cpp)
-safetensors=(demi/checkpoint/{manifest,run_id,safetensors_header,safetensors_read}.cpp)
+safetensors=(demi/checkpoint/{content_checksum,folder,manifest,run_id,safetensors_header,safetensors_read}.cpp)
 prepare() {
   folder=lab/$1 libraries=()
   case $1 in
@@ -37,12 +38,17 @@ prepare() {
     imported)
       folder=demi/imported
       sources=("${files[@]}" "${safetensors[@]}"
-        demi/imported/{archive,field,graph_reader,other_kind,program_reader,size_expression,stored_tensors,symbolic,tree_spec,zip_archive}.cpp)
+        demi/imported/{archive,field,graph_reader,other_kind,program_reader,python_place,size_expression,stored_tensors,symbolic,tree_spec,zip_archive}.cpp)
       ;;
     tokens) sources=(lab/tokens/*.cpp) libraries=(-lutf8proc) ;;
-    report) sources=("${files[@]}" lab/report/{metrics_log,run_folder}.cpp) ;;
-    data) sources=("${files[@]}" lab/data/{csv,damage,picture,picture_jpeg,picture_png,text_set}.cpp) libraries=(-lpng -ljpeg) ;;
-    huggingface) sources=("${files[@]}" "${safetensors[@]}" demi/checkpoint/{contents,folder}.cpp demi/tensor/dtype.cpp lab/huggingface/{config,folder}.cpp) ;;
+    report) sources=("${files[@]}" lab/report/{format,metrics_log,run_folder}.cpp) ;;
+    data) sources=("${files[@]}" lab/data/{csv,damage,picture,picture_jpeg,picture_png,text_set,tokenizer,vocabulary}.cpp) libraries=(-lpng -ljpeg -lutf8proc) ;;
+    huggingface)
+      sources=("${files[@]}" "${safetensors[@]}" demi/checkpoint/contents.cpp demi/tensor/dtype.cpp lab/huggingface/{config,folder}.cpp)
+      # What reads the tensors is the release build's.
+      [ -e build/release/libdemi_lab.so ] || die "no build/release/libdemi_lab.so, which reads the tensors: run scripts/build.sh"
+      libraries=(-Lbuild/release -ldemi_lab -ldemi -Wl,-rpath,"$PWD/build/release")
+      ;;
     *) wrong_usage "no such module: $1; known: core checkpoint imported tokens report data huggingface" ;;
   esac
   header=$folder/fuzz_testing.h name=${folder//\//::}
@@ -70,7 +76,9 @@ for module in "${modules[@]}"; do
   # shellcheck disable=SC2086
   clang++ -fsanitize=fuzzer,address,undefined -fno-sanitize=vptr "${objects[@]}" -o "$build/${module}_fuzz" -Wl,--gc-sections \
     "${libraries[@]}" -L"$torch/lib" -ltorch_cpu -lc10 -Wl,-rpath,"$torch/lib" $nvidia
-  for reader in $("$build/${module}_fuzz" -runs=0 2>/dev/null); do
+  readers=$("$build/${module}_fuzz" -runs=0 2>/dev/null) || true
+  [ -n "$readers" ] || die "$build/${module}_fuzz does not run, or names no reader"
+  for reader in $readers; do
     say "fuzzing $reader for $seconds seconds"
     mkdir -p "$build/$reader"
     DEMI_FUZZ_TARGET=$reader DEMI_SOURCE_DIR=$PWD "$build/${module}_fuzz" -max_total_time="$seconds" -max_len=8192 -timeout=10 \
