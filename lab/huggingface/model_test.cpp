@@ -157,7 +157,8 @@ TEST(HuggingFaceFolder, MeansTheSnapshotOfMainInAHubsCache) {
             read_model(kModels / "gpt2").options.heads);
   EXPECT_EQ(folder_of(model / "snapshots/0f1e"), model / "snapshots/0f1e");
   EXPECT_EQ(folder_of(model / "snapshots/0f1e/model.safetensors"), model / "snapshots/0f1e");
-  std::ofstream(model / "refs/main") << "../..";
+  fs::copy(kModels / "gpt2", cache.path() / "other");
+  std::ofstream(model / "refs/main") << "../../other";
   EXPECT_FALSE(folder_of(model)) << "a name that leads out of the folder";
 }
 
