@@ -58,7 +58,7 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
   return 0;
 }
 
-[[noreturn]] void broken_off(const Transfer& transfer, const std::string& why) {
+[[noreturn]] void broken_off(const Transfer& transfer, CURLcode code, const std::string& why) {
   std::error_code ignored;
   const auto bytes = fs::file_size(transfer.part, ignored);
   throw DataError(
@@ -66,7 +66,10 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
        .what = fmt::format("{} could not be fetched", transfer.url),
        .seen =
            fmt::format("{}; {} bytes are in {}", why, ignored ? 0 : bytes, transfer.part.string()),
-       .advice = "run the command again when the network is there: it resumes where it stopped"});
+       .advice = code == CURLE_SSL_CACERT_BADFILE
+                     ? "SSL_CERT_FILE=FILE names the certificates of this system, in PEM"
+                     : "run the command again when the network is there: it resumes where it "
+                       "stopped"});
 }
 
 // Its own file, which lies where the system that it was built on keeps certificates.
@@ -132,7 +135,7 @@ void fetch(const std::string& url, const fs::path& file, const std::string& md5,
       throw TrainingError({.where = "data.fetch",
                            .what = part.string() + " cannot be written",
                            .advice = "free some space"});
-    if (code != CURLE_OK) broken_off(transfer, message);
+    if (code != CURLE_OK) broken_off(transfer, code, message);
   }
   if (const std::string found = md5_of_file(part); found != md5) {
     fs::remove(part);

@@ -196,6 +196,17 @@ TEST(Fetch, RemovesWhatHasAnotherSum) {
   EXPECT_TRUE(std::filesystem::is_empty(folder.path()));
 }
 
+TEST(Fetch, SaysThatTheCertificatesAreNotThere) {
+  const TestFolder folder;
+  const Server server(kContent);
+  ::setenv("SSL_CERT_FILE", "/nowhere/ca.pem", 1);
+  const std::string said = complaint(
+      [&] { fetch("https" + server.url().substr(4), folder / "file", std::string(32, '0')); });
+  ::unsetenv("SSL_CERT_FILE");
+  EXPECT_THAT(said, HasSubstr("/nowhere/ca.pem"));
+  EXPECT_THAT(said, HasSubstr("SSL_CERT_FILE=FILE"));
+}
+
 TEST(Fetch, SaysThatThereIsNoServerOrNoFolder) {
   const TestFolder folder;
   EXPECT_THAT(complaint([&] { fetch("http://127.0.0.1:1/x", folder / "x", md5("")); }),

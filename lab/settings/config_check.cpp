@@ -14,7 +14,7 @@
 namespace demi::settings {
 namespace {
 
-/// A Config that no all_settings() have filled may hold any word.
+/// A Config whose words did not come through Setting::set may hold any.
 void check_words(const Config& config) {
   Config copy;
   for (const Setting& setting : all_settings())
