@@ -5,19 +5,19 @@
 
 #include <algorithm>
 
-#include "demi/data/philox.h"
+#include "demi/core/philox.h"
 
 namespace demi::sdpa {
 namespace {
 
-using data::philox::Block;
+using philox::Block;
 
 struct Row {
   std::uint32_t matrix, query, offset;
-  data::philox::Key key;
+  philox::Key key;
 
   Block bits(std::int64_t block) const {
-    return data::philox::generate({std::uint32_t(block), query, matrix, offset}, key);
+    return philox::generate({std::uint32_t(block), query, matrix, offset}, key);
   }
 };
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/data/random_bits.h"
 
 namespace demi::data {
 namespace {
@@ -172,6 +173,12 @@ TEST(Order, RefusesWhatMakesNoSense) {
   EXPECT_THROW(Order(10, {.world_size = 0}), UsageError);
   EXPECT_THROW(Order(10, {}).indices(0, 1), UsageError);
   EXPECT_THROW(Order(10, {}).indices(0, -1), UsageError);
+}
+
+TEST(RandomBits, BoundsStayInside) {
+  EXPECT_EQ(bounded(0, 7), 0);
+  EXPECT_EQ(bounded(0xffffffff, 7), 6);
+  EXPECT_EQ(bounded(0xffffffff, 1), 0);
 }
 
 }  // namespace

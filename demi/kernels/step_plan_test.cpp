@@ -64,8 +64,8 @@ TEST(StepPlan, RefusesWhatNoPassCouldWorkOn) {
   expect_refused([](TensorEntry& t) { t.gradient_storage = Storage::none; });
 }
 
-// design.md section 1: 14 / 22 / 30 bytes a parameter, LAMB 42; 18 / 26 / 34 after accumulation
-// into FP32 gradients.
+// What a step reads and writes: 14 / 22 / 30 bytes a parameter for 0 / 1 / 2 moments, LAMB 42; 4
+// more after accumulation into FP32 gradients.
 TEST(Traffic, BytesPerParameter) {
   Arrays arrays;
   Group plain, momentum;

@@ -7,7 +7,7 @@
 #include <bit>
 #include <utility>
 
-#include "demi/data/philox.h"
+#include "demi/data/random_bits.h"
 
 namespace demi::train {
 

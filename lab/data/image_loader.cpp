@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
-#include "demi/data/philox.h"
+#include "demi/data/random_bits.h"
 #include "demi/data/require.h"
 
 namespace demi::data {

@@ -11,7 +11,7 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/data/philox.h"
+#include "demi/data/random_bits.h"
 #include "lab/data/damage.h"
 #include "lab/data/picture.h"
 #include "lab/data/scaled_window.h"

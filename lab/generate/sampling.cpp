@@ -8,7 +8,7 @@
 #include <numeric>
 
 #include "demi/core/error.h"
-#include "demi/data/philox.h"
+#include "demi/data/random_bits.h"
 
 namespace demi::generate {
 namespace {
