@@ -20,14 +20,17 @@
 #include "lab/results/machine_json.h"
 #include "lab/settings/config_source.h"
 #include "lab/settings/effects.h"
+#include "lab/settings/model_settings.h"
 #include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {
 
-// Settings of a recipe that decide what a step holds.
-constexpr const char* kOfRecipe[] = {"depth", "heads",     "embedding",  "hidden",
-                                     "block", "optimizer", "accumulate", "recompute"};
+// Settings of a recipe that decide what a step holds: its model's own, and these.
+bool is_of_step(const settings::Setting& setting) {
+  return setting.name == "optimizer" || setting.name == "accumulate" ||
+         setting.name == "recompute" || (settings::is_of_models(setting.name) && !setting.is_flag);
+}
 
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
@@ -201,16 +204,14 @@ void add_bench_memory(CLI::App& bench) {
   command->add_option("--runs", a->runs,
                       "Runs to compare with fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");
-  for (const char* name : kOfRecipe) {
-    const settings::Setting& setting =
-        *std::ranges::find(settings::all_settings(), name, &settings::Setting::name);
-    command
-        ->add_option_function<std::string>(
-            std::string("--") + name,
-            [a, name](const std::string& value) { a->settings[name] = value; },
-            setting.help + " [the recipe's]")
-        ->type_name(setting.type);
-  }
+  for (const settings::Setting& setting : settings::all_settings())
+    if (is_of_step(setting))
+      command
+          ->add_option_function<std::string>(
+              "--" + setting.name,
+              [a, name = setting.name](const std::string& value) { a->settings[name] = value; },
+              setting.help + " [the recipe's]")
+          ->type_name(setting.type);
   command->add_option("--classes", a->bench.classes, "Classes of pictures or texts [the recipe's]");
   command->add_option("--vocabulary", a->bench.vocabulary, "Words that a text model knows")
       ->capture_default_str();

@@ -246,8 +246,8 @@ std::string SettingOptions::typed() const {
       line += " " + a.source;
       continue;
     }
-    for (const settings::Setting& setting : settings::all_settings())
-      if (setting.name == a.name) line += option_text(setting, a.text);
+    if (const settings::Setting* setting = settings::find_setting(a.name))
+      line += option_text(*setting, a.text);
   }
   return line;
 }

@@ -28,9 +28,8 @@ class GenerateProgram : public Cli {
     config.data = data;
     config.data_dir.clear();
     config.tokenizer = tokenizer;
-    config.layers = 1;
-    config.embedding = 16;
-    config.heads = 2;
+    config.model_settings = {
+        {"depth", "1"}, {"embedding", "16"}, {"heads", "2"}, {"bias", "false"}};
     config.context = 8;
     config.train_file = folder_ / "data/train.txt";
     config.vocabulary_size = 50;

@@ -212,6 +212,12 @@ void models_0(const torch::Tensor& images) {
   torch::Tensor logits = model.forward({.input = images});
 }
 
+void models_1() {
+  demi::train::Network gpt = demi::models::make_model(
+      "gpt", {.vocabulary = 65, .context = 64, .settings = {{"depth", "4"}, {"block", "llama"}}},
+      /*seed=*/0);
+}
+
 void monitor_0(torch::nn::Sequential& model, const demi::TrainerOptions& options,
                demi::optim::AdamW& optimizer, demi::GradScaler& scaler,
                const demi::data::Loader& loader) {

@@ -173,12 +173,13 @@ inline Config of(const std::string& recipe, const fs::path& folder) {
   c.batches = kExamples / kBatch;
   c.batch_size = kBatch;
   c.test_batch_size = kBatch;
-  c.in = c.out = c.embedding = c.hidden = 16;
+  c.in = c.out = 16;
   c.image_size = 64;
   c.classes = 10;
   c.context = 8;
-  c.heads = 4;
-  c.layers = std::min<int64_t>(c.layers, 4);
+  for (const auto& [name, value] : {std::pair("embedding", "16"), {"hidden", "16"}, {"heads", "4"}})
+    demi::settings::set(c, name, value, recipe);
+  if (recipe == "gpt2") demi::settings::set(c, "depth", "4", recipe);
   c.tokens_per_step = 0;
   c.eval_every = 2;
   c.workers = 0;

@@ -40,8 +40,7 @@ class WholeLogits : public ::testing::Test {
     config_.tokenizer = "bytes";
     config_.context = kContext;
     config_.batch_size = config_.test_batch_size = kRows;
-    config_.layers = config_.heads = 1;
-    config_.embedding = 8;
+    config_.model_settings = {{"depth", "1"}, {"heads", "1"}, {"embedding", "8"}};
   }
   ~WholeLogits() override { fs::remove_all(folder_); }
 
@@ -65,7 +64,7 @@ TEST_F(WholeLogits, AreNeverMade) {
   const workload::Workload workload = this->workload();
   for (const auto& [block, precision] :
        {std::pair{"gpt2", "fp32"}, {"gpt2", "fp16"}, {"llama", "bf16"}, {"nanochat", "bf16"}}) {
-    config_.block = block;
+    config_.model_settings["block"] = block;
     expect_pieces(block, [&, &precision = precision] {
       // As `demi train` asks for it.
       recipes::run(settings::resolve(config_, settings::parse_run(precision)), workload,

@@ -135,7 +135,7 @@ TEST(Memory, IsPredictedOfTextsAndPictures) {
 TEST(Memory, OfAForwardPassIsTheModelTheBatchAndTheResult) {
   MemoryBenchOptions options = mlp(16);
   options.forward = true;
-  options.config.layers = 1;
+  options.config.model_settings = {{"depth", "1"}};
   const MemoryRow fp32 = bench_memory(options, c10::kCPU).rows.front();
   EXPECT_EQ(fp32.peak.parameters, 4 * (kWidth * kWidth + kWidth));
   EXPECT_EQ(fp32.peak.activations, 4 * 16 * kWidth);

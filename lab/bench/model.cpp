@@ -19,7 +19,7 @@ RecipeBenchOptions of_width(const ModelBenchOptions& options, int64_t width) {
                          .steps = options.steps,
                          .rounds = options.rounds};
   one.config.in = one.config.out = width;
-  one.config.layers = options.layers;
+  one.config.model_settings["depth"] = fmt::to_string(options.layers);
   one.config.batch_size = options.batch_size;
   one.config.batches = 4;  // that the steps take in turn
   return one;

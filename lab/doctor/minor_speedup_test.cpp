@@ -207,7 +207,7 @@ TEST(MinorSpeedup, OfAGpuWithoutItsKernelsOnlyWhatTheHostKnows) {
 settings::Config config_of_width(int64_t width, int64_t batch) {
   settings::Config config = settings::find_recipe("mlp").config;
   config.in = config.out = width;
-  config.layers = 2;
+  config.model_settings = {{"depth", "2"}};
   config.batch_size = batch;
   config.batches = 4;
   return config;

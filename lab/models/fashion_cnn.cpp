@@ -7,6 +7,8 @@
 #include <torch/nn/modules/pooling.h>
 
 #include "lab/models/check.h"
+#include "lab/models/entries.h"
+#include "lab/models/for_pictures.h"
 
 namespace demi::models {
 namespace {
@@ -44,6 +46,16 @@ void FashionCNNImpl::reset() {
 
 at::Tensor FashionCNNImpl::forward(const at::Tensor& images) {
   return classifier_->forward(features_->forward(images).mean({2, 3}));
+}
+
+ModelInfo fashion_cnn_model() {
+  return {
+      .name = "fashion-cnn",
+      .title = "five 3 x 3 convolutions of 32, 64, 128 channels with BatchNorm",
+      .reads = data::Kind::pictures,
+      .make =
+          [](const ModelOptions& o) { return make_for_pictures<FashionCNN, FashionCNNOptions>(o); },
+      .pictures = PictureShape{1, 28, 10}};
 }
 
 }  // namespace demi::models

@@ -53,16 +53,6 @@ void check_sizes(const GPTOptions& o) {
 
 }  // namespace
 
-GPTForm parse_gpt_form(std::string_view name) {
-  if (name == "gpt2") return GPTForm::gpt2;
-  if (name == "llama") return GPTForm::llama;
-  if (name == "nanochat") return GPTForm::nanochat;
-  refuse({.where = "models.parse_gpt_form",
-          .what = "no such form of blocks",
-          .seen = name,
-          .accepted = "gpt2, llama, nanochat"});
-}
-
 int64_t hidden_width(const GPTOptions& o) {
   const auto block = block_options(o);
   return nn::hidden_width(

@@ -8,7 +8,6 @@
 #include <torch/nn/pimpl.h>
 
 #include <optional>
-#include <string_view>
 #include <vector>
 
 #include "demi/core/export.h"
@@ -25,9 +24,6 @@ namespace demi::models {
 /// 2023). nanochat: llama's with squared ReLU, QK-norm, norms without weights, also of the
 /// embedding, and soft-capped logits, 15 tanh(logits / 15).
 enum class GPTForm { gpt2, llama, nanochat };
-
-/// "gpt2", "llama" or "nanochat". Throws UsageError.
-DEMI_API GPTForm parse_gpt_form(std::string_view name);
 
 /// Sizes and form of a GPT.
 struct GPTOptions {

@@ -8,6 +8,7 @@
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
+#include "lab/models/gpt_model.h"
 #include "lab/models/registry.h"
 
 namespace demi::models {
@@ -219,8 +220,8 @@ TEST(GPT, RefusesWhatDoesNotFit) {
   EXPECT_THROW(model->forward(torch::zeros({4}, torch::kLong)), UsageError);
   EXPECT_THROW(GPT(GPTOptions{.width = 10, .heads = 3}), UsageError);
   EXPECT_THROW(GPT(GPTOptions{.vocabulary = 0}), UsageError);
-  EXPECT_THROW(parse_gpt_form("gpt3"), UsageError);
-  EXPECT_EQ(parse_gpt_form("nanochat"), GPTForm::nanochat);
+  EXPECT_THROW(gpt_options({.settings = {{"block", "gpt3"}}}), UsageError);
+  EXPECT_EQ(gpt_options({.settings = {{"block", "nanochat"}}}).form, GPTForm::nanochat);
 }
 
 }  // namespace

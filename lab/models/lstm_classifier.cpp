@@ -5,6 +5,8 @@
 #include <limits>
 
 #include "lab/models/check.h"
+#include "lab/models/entries.h"
+#include "lab/models/own_settings.h"
 
 namespace demi::models {
 namespace {
@@ -75,6 +77,37 @@ at::Tensor LSTMClassifierImpl::forward(const at::Tensor& tokens, const at::Tenso
     result = at::cat({result, pooled(outputs, valid)}, 1);
   }
   return classifier_->forward(result);
+}
+
+ModelInfo lstm_model() {
+  using Options = LSTMClassifierOptions;
+  static const OwnSettings<Options> own(
+      {}, {{.setting = values::one_of<Options, Pool>(
+                "pool", &Options::pool,
+                {{"last", Pool::last}, {"mean", Pool::mean}, {"max", Pool::max}},
+                "pooling of the outputs over a text: last, mean or max"),
+            .decides = Decides::result},
+           {.setting = values::flag("bidirectional", &Options::bidirectional,
+                                    "a second LSTM reads the text backwards")},
+           {.setting = values::whole("embedding", &Options::embedding, 1,
+                                     "width of the word embedding", values::kMostFeatures)},
+           {.setting = values::whole("hidden", &Options::hidden, 1, "width of the hidden state",
+                                     values::kMostFeatures)}});
+  return {.name = "lstm",
+          .title = "embedding, one LSTM layer, pooling, one linear layer",
+          .reads = data::Kind::texts,
+          .make =
+              [](const ModelOptions& given) {
+                Options options = own.read(given.settings);
+                options.vocabulary = given.vocabulary.value_or(options.vocabulary);
+                const int64_t classes = given.classes.value_or(2);
+                require_positive("models.LSTMClassifier", "classes", classes);
+                options.outputs = classes > 2 ? classes : 1;
+                return train::network(LSTMClassifier(options));
+              },
+          .settings = own.over_texts(),
+          .pictures = std::nullopt,
+          .one_logit_for_two_classes = true};
 }
 
 }  // namespace demi::models

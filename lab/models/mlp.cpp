@@ -4,6 +4,8 @@
 #include <torch/nn/modules/linear.h>
 
 #include "lab/models/check.h"
+#include "lab/models/entries.h"
+#include "lab/models/own_settings.h"
 
 namespace demi::models {
 
@@ -22,6 +24,25 @@ void MLPImpl::reset() {
     layers_->push_back(torch::nn::ReLU());
   }
   layers_->push_back(torch::nn::Linear(options_.in, options_.out));
+}
+
+ModelInfo mlp_model() {
+  static const OwnSettings<MLPOptions> own(
+      {}, {{.setting =
+                values::whole("depth", &MLPOptions::layers, 1, "number of linear layers", 10'000),
+            .key = "layers"}});
+  return {.name = "mlp",
+          .title = "Linear layers with ReLU between them",
+          .reads = data::Kind::rows,
+          .make =
+              [](const ModelOptions& given) {
+                MLPOptions options = own.read(given.settings);
+                options.in = given.in.value_or(options.in);
+                options.out = given.out.value_or(options.out);
+                return train::network(MLP(options));
+              },
+          .settings = own.over_texts(),
+          .head = "layers"};
 }
 
 }  // namespace demi::models

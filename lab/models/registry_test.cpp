@@ -28,7 +28,7 @@ TEST(Models, HaveThePublishedNumberOfParameters) {
   EXPECT_EQ(parameters_of("vgg19"), 20'040'522);
   EXPECT_EQ(parameters_of("resnet50-imagenet"), 25'557'032);
   EXPECT_EQ(parameters_of("mlp"), 3 * (4096 * 4096 + 4096));
-  EXPECT_EQ(parameters_of("mlp", {.in = 8, .out = 3, .layers = 1}), 8 * 3 + 3);
+  EXPECT_EQ(parameters_of("mlp", {.in = 8, .out = 3, .settings = {{"depth", "1"}}}), 8 * 3 + 3);
   EXPECT_EQ(parameters_of("lstm", {.vocabulary = 100'683}), 10'435'149);
 }
 
@@ -63,7 +63,7 @@ TEST(Models, AreMadeFromTheSeedAlone) {
 
 TEST(Models, RefuseWhatMakesNoSense) {
   EXPECT_THROW(make_model("resnet8", {}, 0), UsageError);
-  EXPECT_THROW(make_model("mlp", {.layers = 0}, 0), UsageError);
+  EXPECT_THROW(make_model("mlp", {.settings = {{"depth", "0"}}}, 0), UsageError);
   EXPECT_THROW(make_model("simple-cnn", {.size = 30}, 0), UsageError);
   EXPECT_THROW(make_model("resnet18", {.classes = 0}, 0), UsageError);
   EXPECT_THROW(make_model("vgg19", {.channels = 0}, 0), UsageError);
@@ -76,7 +76,8 @@ TEST(Models, RefuseWhatMakesNoSense) {
     }
     EXPECT_THROW(make_model("lstm", {.classes = wrong, .vocabulary = 9}, 0), UsageError) << wrong;
   }
-  EXPECT_THROW(parse_pool("first"), UsageError);
+  EXPECT_THROW(make_model("lstm", {.vocabulary = 9, .settings = {{"pool", "first"}}}, 0),
+               UsageError);
 }
 
 TEST(ResNet, SaysWhatBatchNormCannotTrainOn) {

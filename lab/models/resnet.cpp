@@ -10,9 +10,12 @@
 #include <algorithm>
 #include <charconv>
 #include <optional>
+#include <utility>
 
 #include "demi/core/error.h"
 #include "lab/models/check.h"
+#include "lab/models/entries.h"
+#include "lab/models/for_pictures.h"
 
 namespace demi::models {
 namespace {
@@ -180,6 +183,44 @@ std::string torchvision_name(std::string_view name, const ResNetOptions& options
             .seen = name,
             .accepted = "a name of ResNet's named_parameters() or named_buffers()"});
   return *module + "." + std::string(parts.left);
+}
+
+namespace {
+
+ResNetOptions imagenet_resnet50() {
+  ResNetOptions options = ResNetOptions::resnet50();
+  options.stem = ResNetStem::imagenet;
+  options.classes = 1000;
+  return options;
+}
+
+template <ResNetOptions (*options)()>
+ModelInfo resnet_model(std::string name, std::string title) {
+  return {.name = std::move(name),
+          .title = std::move(title),
+          .reads = data::Kind::pictures,
+          .make = [](const ModelOptions& o) { return make_for_pictures<ResNet>(o, options()); },
+          .torchvision = TorchvisionNames{[](std::string_view own) {
+            return torchvision_name(own, options());
+          }},
+          .recomputes = true};
+}
+
+}  // namespace
+
+ModelInfo resnet18_model() {
+  return resnet_model<ResNetOptions::resnet18>("resnet18", "ResNet-18 with a 3 x 3 stem");
+}
+
+ModelInfo resnet50_model() {
+  return resnet_model<ResNetOptions::resnet50>("resnet50", "ResNet-50 with a 3 x 3 stem");
+}
+
+ModelInfo resnet50_imagenet_model() {
+  ModelInfo info = resnet_model<imagenet_resnet50>(
+      "resnet50-imagenet", "ResNet-50 with ImageNet's 7 x 7 stem and 1000 classes");
+  info.pictures.reset();
+  return info;
 }
 
 }  // namespace demi::models

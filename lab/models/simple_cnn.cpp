@@ -8,6 +8,8 @@
 
 #include "demi/core/error.h"
 #include "lab/models/check.h"
+#include "lab/models/entries.h"
+#include "lab/models/for_pictures.h"
 
 namespace demi::models {
 
@@ -36,6 +38,16 @@ void SimpleCNNImpl::reset() {
   add_block(32, 64);
   layers_->push_back(Flatten());
   layers_->push_back(Linear(64 * options_.size / 4 * options_.size / 4, options_.classes));
+}
+
+ModelInfo simple_cnn_model() {
+  return {
+      .name = "simple-cnn",
+      .title = "two 3 x 3 convolutions and one linear layer",
+      .reads = data::Kind::pictures,
+      .make =
+          [](const ModelOptions& o) { return make_for_pictures<SimpleCNN, SimpleCNNOptions>(o); },
+      .head = "layers"};
 }
 
 }  // namespace demi::models

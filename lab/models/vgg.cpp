@@ -8,6 +8,8 @@
 #include <torch/nn/modules/pooling.h>
 
 #include "lab/models/check.h"
+#include "lab/models/entries.h"
+#include "lab/models/for_pictures.h"
 
 namespace demi::models {
 namespace {
@@ -50,6 +52,15 @@ std::string vgg19_name(std::string_view name) {
   constexpr std::string_view kLayers = "layers.", kLinear = "layers.54.";
   if (!name.starts_with(kLayers) || name.starts_with(kLinear)) return "";
   return "features." + std::string(name.substr(kLayers.size()));
+}
+
+ModelInfo vgg19_model() {
+  return {.name = "vgg19",
+          .title = "VGG-19 with BatchNorm for pictures of 32 x 32",
+          .reads = data::Kind::pictures,
+          .make = [](const ModelOptions& o) { return make_for_pictures<VGG19, VGG19Options>(o); },
+          .head = "layers",
+          .torchvision = TorchvisionNames{vgg19_name, /*left_out=*/"classifier"}};
 }
 
 }  // namespace demi::models

@@ -31,7 +31,6 @@ using testing::HasSubstr;
 settings::Config small_mlp() {
   settings::Config config = settings::find_recipe("mlp").config;
   config.in = config.out = 128;
-  config.layers = 3;
   config.batch_size = 64;
   config.batches = 4;
   return config;

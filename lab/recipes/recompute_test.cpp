@@ -36,8 +36,8 @@ class RecomputedRun : public ::testing::Test {
     config_.data = "text";
     config_.data_dir.clear();
     config_.train_file = folder_ / "text";
-    config_.layers = config_.heads = 2;
-    config_.embedding = 16;
+    config_.model_settings = {
+        {"depth", "2"}, {"heads", "2"}, {"embedding", "16"}, {"bias", "false"}};
     config_.context = 8;
     config_.batch_size = 2;
     config_.test_batch_size = 2;
@@ -118,7 +118,7 @@ TEST_F(RecomputedRun, OfTwoRanksHasTheBitsOfThePlainOne) {
 // plain run, and so are the bits of what was trained.
 TEST_F(RecomputedRun, IsMonitoredAsThePlainOne) {
   config_.monitor = 1;
-  config_.dropout = 0.2;
+  config_.model_settings["dropout"] = "0.2";
   for (const std::string spec : {"fp32", "fp16"}) {
     const auto seen = [&](const std::string& how) {
       const settings::Resolved run_of = resolved(how, spec);

@@ -39,8 +39,7 @@ constexpr std::pair<std::string_view, OnResume> kRules[] = {
 };
 
 const settings::Setting& setting_of(std::string_view name) {
-  for (const settings::Setting& setting : settings::all_settings())
-    if (setting.name == name) return setting;
+  if (const settings::Setting* setting = settings::find_setting(name)) return *setting;
   throw UsageError({.where = "recipes.resume", .what = "no such setting", .seen = name});
 }
 

@@ -18,6 +18,7 @@
 #include "demi/optim/optimizer.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/folder.h"
+#include "lab/models/registry.h"
 #include "lab/workload/model_file.h"
 #include "lab/workload/tensor_names.h"
 #include "lab/workload/weights_file.h"
@@ -97,27 +98,28 @@ void keep_moments(Checkpoint& saved, const fs::path& path) {
   std::erase_if(saved.numbers, [](const auto& part) { return part.first != "optimizer"; });
 }
 
+/// What a setting says here and there, if it says two things: " --depth 2".
+std::string difference_in(std::string_view name, const settings::Config& there,
+                          const settings::Config& here) {
+  const settings::Setting& setting = *settings::find_setting(name);
+  const std::string value = setting.get(there);
+  if (value == setting.get(here)) return "";
+  if (setting.is_flag) return (value == "true" ? " --" : " --no-") + setting.name;
+  return " --" + setting.name + " " + value;
+}
+
 /// The options that make the network of the file's description.
 std::string options_of(const workload::ModelDescription& description,
                        const settings::Config& config) {
-  static const std::map<data::Kind, std::vector<std::string_view>> kShaping{
-      {data::Kind::rows, {"model", "in", "depth"}},
-      {data::Kind::pictures, {"model"}},
-      {data::Kind::texts, {"model", "embedding", "hidden", "pool", "bidirectional"}},
-      {data::Kind::tokens,
-       {"model", "depth", "heads", "key-heads", "feed-forward", "embedding", "context", "block",
-        "bias", "tied-head"}}};
-  std::string text;
-  for (const settings::Setting& setting : settings::all_settings()) {
-    const auto& shaping = kShaping.at(description.input.kind);
-    if (std::ranges::find(shaping, setting.name) == shaping.end()) continue;
-    const std::string there = setting.get(description.network);
-    if (there == setting.get(config)) continue;
-    if (setting.is_flag)
-      text += (there == "true" ? " --" : " --no-") + setting.name;
-    else
-      text += " --" + setting.name + " " + there;
-  }
+  std::string text = difference_in("model", description.network, config);
+  if (description.input.kind == data::Kind::rows)
+    text += difference_in("in", description.network, config);
+  if (description.input.kind == data::Kind::tokens)
+    text += difference_in("context", description.network, config);
+  if (const models::ModelInfo* model = models::model_named(description.network.model))
+    for (const models::ModelSetting& own : model->settings)
+      if (own.decides != models::Decides::training)
+        text += difference_in(own.setting.name, description.network, config);
   return text;
 }
 
@@ -154,17 +156,14 @@ std::string options_of(const workload::ModelDescription& description,
 /// What no shape tells.
 void require_same_form(const workload::ModelDescription& description,
                        const settings::Config& config, const fs::path& path) {
-  static const std::set<std::pair<data::Kind, std::string_view>> kForm{
-      {data::Kind::texts, "pool"},
-      {data::Kind::tokens, "heads"},
-      {data::Kind::tokens, "block"},
-      {data::Kind::tokens, "norm-eps"},
-      {data::Kind::tokens, "rope-theta"}};
-  for (const settings::Setting& setting : settings::all_settings()) {
-    if (!kForm.contains({description.input.kind, setting.name})) continue;
-    const std::string there = setting.get(description.network), here = setting.get(config);
+  const models::ModelInfo* const model = models::model_named(description.network.model);
+  if (!model) return;
+  for (const models::ModelSetting& own : model->settings) {
+    if (own.decides != models::Decides::result) continue;
+    const std::string there = own.setting.get(description.network.model_settings),
+                      here = own.setting.get(config.model_settings);
     if (there == here) continue;
-    const std::string option = "--" + setting.name + " ";
+    const std::string option = "--" + own.setting.name + " ";
     refuse_file("the model in " + path.string() + " computes otherwise", option + here,
                 option + there, "add " + option + there);
   }

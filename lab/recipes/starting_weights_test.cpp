@@ -610,7 +610,7 @@ TEST_F(StartingWeightsTest, OfOtherWordsOrAnotherPoolAreRefused) {
   settings::Config c;
   c.model = "lstm";
   c.data = "imdb";
-  c.embedding = c.hidden = 4;
+  c.model_settings = {{"embedding", "4"}, {"hidden", "4"}};
   c.device = "cpu";
   const auto texts_of = [&](std::vector<std::string> words) {
     workload::Workload workload = workload_of(c, {"bad", "good"});
@@ -640,9 +640,8 @@ TEST_F(StartingWeightsTest, OfOtherWordsOrAnotherPoolAreRefused) {
 
 TEST_F(StartingWeightsTest, OfAnotherGptAreRefusedByItsOptions) {
   settings::Config c = settings::find_recipe("gpt-shakespeare").config;
-  c.layers = 1;
-  c.heads = 2;
-  c.embedding = c.context = 8;
+  c.model_settings = {{"depth", "1"}, {"heads", "2"}, {"embedding", "8"}, {"bias", "false"}};
+  c.context = 8;
   c.device = "cpu";
   const auto workload_for = [](const settings::Config& config) {
     workload::Workload workload = workload_of(config, {});

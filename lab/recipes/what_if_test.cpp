@@ -33,7 +33,6 @@ settings::Config large_inputs() {
   c.data = "synthetic-linear";
   c.in = 16;
   c.out = 1;
-  c.layers = 3;
   c.batches = 20;
   c.batch_size = 64;
   c.optimizer = "sgd";

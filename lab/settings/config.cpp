@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "lab/data/data_sets.h"
+#include "lab/models/registry.h"
 
 namespace demi::settings {
 
@@ -20,8 +21,13 @@ int64_t scheduled_epochs(const Config& config) {
   return config.schedule_epochs > 0 ? config.schedule_epochs : config.epochs;
 }
 
+bool reads_tokens(const Config& config) {
+  const models::ModelInfo* const model = models::model_named(config.model);
+  return model && model->reads == data::Kind::tokens;
+}
+
 bool counts_tokens(const Config& config) {
-  return config.tokens_per_step > 0 && config.model == "gpt";
+  return config.tokens_per_step > 0 && reads_tokens(config);
 }
 
 int64_t tokens_of_batch(const Config& config) {

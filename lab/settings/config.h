@@ -1,13 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "demi/core/export.h"
+#include "lab/values/setting.h"
 
 namespace demi::settings {
 
@@ -18,18 +18,13 @@ struct Config {
   // What is trained, on what
   std::string model = {}, model_output = {}, data = {}, data_dir = {}, train_file = {},
               test_file = {};
-  int64_t in = 4096, out = 4096, layers = 3, batches = 50;
+  int64_t in = 4096, out = 4096, batches = 50;
   double input_scale = 1;
   int64_t image_size = 224, classes = 1000;
-  std::string pool = "last";
-  bool bidirectional = false;
-  int64_t embedding = 100, hidden = 256, vocabulary_size = 0, max_length = 0;
-  std::string tokenizer = "characters", block = "gpt2";
-  int64_t context = 64, heads = 4, eval_every = 250;
-  int64_t key_heads = 0, feed_forward = 0;  // 0: as many as heads; the block's usual width
-  bool bias = true;
-  double dropout = 0, norm_eps = 1e-5, rope_theta = 10000;
-  std::string tied_head = "auto";
+  int64_t vocabulary_size = 0, max_length = 0;
+  std::string tokenizer = "characters";
+  int64_t context = 64, eval_every = 250;
+  values::Texts model_settings = {};  // those that models bring (models::ModelInfo::settings)
   std::string recompute = "none";
   std::string normalize = "data-set";
   int64_t crop_padding = 0;
@@ -93,19 +88,7 @@ struct Config {
 };
 
 /// One value of a Config by name.
-struct Setting {
-  std::string
-      name;  // as an option: batch-size; in a file: batch_size; environment: DEMI_BATCH_SIZE
-  std::string group;  // heading in --help
-  std::string help;   // one sentence with unit and range
-  std::string type;   // of the value, for --help: INT, FLOAT, TEXT; "" of a flag
-  bool is_flag;       // a bool: --name and --no-name
-  /// The value as text.
-  std::function<std::string(const Config&)> get;
-  /// Sets it from text; `source` is where it was given. Throws UsageError.
-  std::function<void(Config&, std::string_view text, std::string_view source)> set;
-  std::vector<std::string> accepted = {};  // if it is a word of a list; set() refuses any other
-};
+using Setting = values::Setting<Config>;
 
 /// The words of a list by comma; of an empty text one empty word.
 DEMI_API std::vector<std::string> words_of(std::string_view list);
@@ -118,6 +101,9 @@ DEMI_API int64_t batches_of_step(const Config& config);
 /// are not synthetic.
 DEMI_API int64_t synthetic_bytes(const Config& config);
 
+/// Whether the model is one of demi's that reads rows of `context` tokens.
+bool reads_tokens(const Config& config);
+
 /// Whether `tokens_per_step` counts; check_effects refuses it elsewhere.
 bool counts_tokens(const Config& config);
 
@@ -129,6 +115,9 @@ DEMI_API int64_t last_step(const Config& config);
 
 /// In the order of --help.
 DEMI_API std::span<const Setting> all_settings();
+
+/// The setting of that name; null: none.
+DEMI_API const Setting* find_setting(std::string_view name);
 
 /// Sets one value from text. `source` says where the text came from ("--lr", "lr in file.json",
 /// "DEMI_LR"). Throws UsageError: no such name (with the nearest right one), not a number, out of

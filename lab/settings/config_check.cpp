@@ -5,6 +5,7 @@
 
 #include "demi/core/error.h"
 #include "lab/data/data_sets.h"
+#include "lab/models/registry.h"
 #include "lab/settings/config.h"
 #include "lab/settings/devices.h"
 #include "lab/settings/optimizers.h"
@@ -14,11 +15,13 @@
 namespace demi::settings {
 namespace {
 
-/// A Config whose words did not come through Setting::set may hold any.
+/// A Config whose words did not come through Setting::set may hold any, and so may its models'
+/// settings.
 void check_words(const Config& config) {
   Config copy;
   for (const Setting& setting : all_settings())
     if (!setting.accepted.empty()) setting.set(copy, setting.get(config), setting.name);
+  for (const auto& [name, text] : config.model_settings) set(copy, name, text, name);
 }
 
 // The entry of Config::data; an empty one for a config without data.
@@ -47,14 +50,15 @@ void check_synthetic(const Config& c) {
 }
 
 void check_files(const Config& config) {
-  const data::Layout layout = data_of(config).layout;
-  const bool is_csv = layout == data::Layout::csv;
-  const bool is_running = config.data == "text" || config.data == "tokens";
+  const data::DataSet set = data_of(config);
+  const data::Layout layout = set.layout;
+  const bool is_csv = layout == data::Layout::csv, is_tokens = layout == data::Layout::tokens;
+  const bool is_running = is_tokens || (layout == data::Layout::text && !set.is_published());
   if (is_csv && (config.train_file.empty() || config.test_file.empty()))
     refuse_together("--data csv names no files", "", "add --train-file and --test-file");
   if (is_running && config.train_file.empty())
     refuse_together("--data " + config.data + " names no file", "", "add --train-file");
-  if (config.data == "tokens" && config.vocabulary_size == 0)
+  if (is_tokens && config.vocabulary_size == 0)
     refuse_together("token files do not say how many tokens there are", "--vocabulary-size 0",
                     "add --vocabulary-size, 50257 for GPT-2's");
   if (!is_csv && !is_running && !(config.train_file.empty() && config.test_file.empty()))
@@ -161,11 +165,12 @@ void check_contradictions(const Config& config) {
   if (config.from_state && config.from_average)
     refuse_together("the moments are those of the weights, not of their average",
                     "--from-state --from-average", "leave out one of them");
-  if (config.gradient_penalty > 0 && config.model == "gpt")
+  const models::ModelInfo* const model = models::model_named(config.model);
+  if (config.gradient_penalty > 0 && model && !model->has_second_derivative)
     refuse_together(
         "a gradient penalty needs a second derivative, which the kernels of attention "
         "and of the loss do not have",
-        fmt::format("--gradient-penalty {:g} --model gpt", config.gradient_penalty),
+        fmt::format("--gradient-penalty {:g} --model {}", config.gradient_penalty, model->name),
         "leave out --gradient-penalty");
   if (counts_tokens(config)) check_tokens_per_step(config);
   if (config.top_k > 0 && config.loss == "bce")

@@ -61,9 +61,7 @@ TEST(Config, OneValueHasOneSpelling) {
   const auto kept = [](std::string_view name, std::string_view text) {
     Config config;
     set(config, name, text, name);
-    for (const Setting& setting : all_settings())
-      if (setting.name == name) return setting.get(config);
-    return std::string();
+    return find_setting(name)->get(config);
   };
   EXPECT_EQ(kept("loss-scale", "automatic"), "auto");
   EXPECT_EQ(kept("loss-scale", "128.0"), "128");
@@ -87,9 +85,7 @@ TEST(Config, WordsOfOtherProgramsHaveASettingEach) {
     Config config;
     EXPECT_THROW(set(config, word, "1", "x"), UsageError);
     const std::string meant = setting_meant(word);
-    EXPECT_TRUE(std::ranges::any_of(all_settings(), [&](const Setting& setting) {
-      return setting.name == meant;
-    })) << word;
+    EXPECT_TRUE(find_setting(meant)) << word;
   }
   EXPECT_EQ(setting_meant("learning-rate"), "lr");
 }
@@ -232,7 +228,7 @@ TEST(Config, AScheduleMustNotEndBeforeTrainingDoes) {
 TEST(Config, RecipesHoldThePublishedValues) {
   const Config& mlp = find_recipe("mlp").config;
   EXPECT_EQ(mlp.in, 4096);
-  EXPECT_EQ(mlp.layers, 3);
+  EXPECT_EQ(find_setting("depth")->get(mlp), "3");
   EXPECT_EQ(mlp.batch_size, 512);
   EXPECT_EQ(mlp.batches * mlp.epochs, 150);
   EXPECT_EQ(mlp.lr, 0.001);

@@ -6,6 +6,7 @@
 #include "lab/data/data_sets.h"
 #include "lab/models/imported.h"
 #include "lab/models/registry.h"
+#include "lab/settings/model_settings.h"
 #include "lab/settings/optimizers.h"
 #include "lab/settings/run_spec.h"
 #include "lab/settings/schedules.h"
@@ -55,9 +56,6 @@ const Need kNeeds[] = {
     {{"in", "out"},
      [](const Facts& f) { return f.is(Kind::rows); },
      "it is about the model mlp on rows"},
-    {{"depth"},
-     [](const Facts& f) { return f.config.model == "mlp" || f.config.model == "gpt"; },
-     "it is about the models mlp and gpt"},
     {{"batches"},
      [](const Facts& f) { return f.is(Layout::synthetic); },
      "it is about synthetic data; --steps ends a run of other data"},
@@ -81,24 +79,6 @@ const Need kNeeds[] = {
     {{"test-limit"},
      [](const Facts& f) { return !f.is(Layout::synthetic); },
      "synthetic data have no test set"},
-    {{"pool", "bidirectional", "hidden"},
-     [](const Facts& f) { return f.config.model == "lstm"; },
-     "it is about the model lstm"},
-    {{"embedding"},
-     [](const Facts& f) { return f.config.model == "lstm" || f.config.model == "gpt"; },
-     "it is about the models lstm and gpt"},
-    {{"context", "heads", "key-heads", "feed-forward", "block", "dropout", "tied-head", "norm-eps"},
-     [](const Facts& f) { return f.config.model == "gpt"; },
-     "it is about the model gpt"},
-    {{"recompute"},
-     [](const Facts& f) { return f.config.model == "gpt" || f.config.model.starts_with("resnet"); },
-     "it is about the models gpt, resnet18, resnet50 and resnet50-imagenet"},
-    {{"bias"},
-     [](const Facts& f) { return f.config.model == "gpt" && f.config.block == "gpt2"; },
-     "it is about the model gpt with --block gpt2"},
-    {{"rope-theta"},
-     [](const Facts& f) { return f.config.model == "gpt" && f.config.block != "gpt2"; },
-     "it is about the model gpt with --block llama or nanochat"},
     {{"vocabulary-size"},
      [](const Facts& f) { return f.is(Kind::texts) || f.is(Layout::tokens); },
      "it is about texts with labels and token files"},
@@ -108,7 +88,7 @@ const Need kNeeds[] = {
      [](const Facts& f) { return f.is(Kind::tokens); },
      "it is about running texts and tokens; other data have an end"},
     {{"tokens-per-step"},
-     [](const Facts& f) { return f.is(Kind::tokens) && f.config.model == "gpt"; },
+     [](const Facts& f) { return f.is(Kind::tokens) && reads_tokens(f.config); },
      "it is about the model gpt on running texts and tokens; --accumulate is about any network"},
     {{"momentum"},
      [](const Facts& f) { return find_optimizer(f.config.optimizer).momentum_is_optional; },
@@ -130,12 +110,6 @@ const Need kNeeds[] = {
 // DEMI_DATA_DIR says where data sets lie, for every command.
 bool asks(const Assignment& a) { return !a.is_of_file() && a.source != "DEMI_DATA_DIR"; }
 
-const Setting* find_setting(std::string_view name) {
-  for (const Setting& setting : all_settings())
-    if (setting.name == name) return &setting;
-  return nullptr;
-}
-
 }  // namespace
 
 std::string why_without_effect(const Config& config, std::string_view setting) {
@@ -143,7 +117,7 @@ std::string why_without_effect(const Config& config, std::string_view setting) {
   for (const Need& need : kNeeds)
     for (const std::string_view name : need.settings)
       if (name == setting && !need.is_met(facts)) return std::string(need.otherwise);
-  return "";
+  return why_not_of_model(config, setting);
 }
 
 void check_effects(const Config& config, std::span<const Assignment> given) {

@@ -134,12 +134,9 @@ Config gpt2() {
   Config c;
   c.model = "gpt";
   c.data = "tokens";
-  c.layers = 12;
-  c.heads = 12;
-  c.embedding = 768;
+  c.model_settings = {{"depth", "12"}, {"heads", "12"}, {"embedding", "768"}};
   c.context = 1024;
   c.vocabulary_size = 50257;
-  c.bias = true;
   c.batch_size = 16;
   c.test_batch_size = 16;
   c.tokens_per_step = 524288;
@@ -162,11 +159,8 @@ Config gpt_shakespeare() {
   Config c;
   c.model = "gpt";
   c.data = "shakespeare";
-  c.layers = 4;
-  c.heads = 4;
-  c.embedding = 128;
+  c.model_settings = {{"depth", "4"}, {"heads", "4"}, {"embedding", "128"}, {"bias", "false"}};
   c.context = 64;
-  c.bias = false;
   c.batch_size = 12;
   c.epochs = 8;
   c.test_batch_size = 64;
@@ -198,7 +192,7 @@ Config loss_scaling() {
   c.data = "synthetic-linear";
   c.in = 64;
   c.out = 1;
-  c.layers = 2;
+  c.model_settings = {{"depth", "2"}};
   c.batches = 100;
   c.epochs = 4;
   c.batch_size = 256;

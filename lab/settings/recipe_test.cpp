@@ -81,7 +81,7 @@ TEST(Recipe, OnAGpuShakespeareIsThatOfNanoGpt) {
   EXPECT_EQ(gpu.epochs * gpu.eval_every, 5000);
   EXPECT_EQ(gpu.schedule_steps, 5000);
   EXPECT_EQ(gpu.batch_size * gpu.context, 64 * 256);
-  EXPECT_EQ(gpu.dropout, 0.2);
+  EXPECT_EQ(find_setting("dropout")->get(gpu), "0.2");
   const train::Network network = workload::make_network(gpu, {.vocabulary = 65}, 0, c10::kCPU);
   EXPECT_EQ(network.module->parameters().size(), 2U + 6 * 6 + 1);
   int64_t all = 0;

@@ -4,8 +4,7 @@
 
 #include "demi/core/error.h"
 #include "lab/huggingface/write.h"
-#include "lab/models/gpt.h"
-#include "lab/models/registry.h"
+#include "lab/models/gpt_model.h"
 #include "lab/workload/workload.h"
 
 namespace demi::workload {
@@ -14,26 +13,12 @@ namespace {
 using models::GPTForm;
 using models::GPTOptions;
 
-// Writes the default's own value (0, auto) where the folder equals it, so that configs compare
-// equal.
-settings::Config config_of(const GPTOptions& o) {
-  const bool is_gpt2 = o.form == GPTForm::gpt2;
+settings::Config config_of(const GPTOptions& options) {
   settings::Config config;
   config.model = "gpt";
   config.data = "text";
-  config.block = is_gpt2 ? "gpt2" : "llama";
-  config.layers = o.layers;
-  config.heads = o.heads;
-  config.key_heads = o.key_heads == o.heads ? 0 : o.key_heads;
-  config.embedding = o.width;
-  config.context = o.context;
-  config.norm_eps = o.eps;
-  config.rope_theta = o.rope_theta;
-  GPTOptions usual = o;
-  usual.hidden = 0;
-  config.feed_forward = o.hidden == models::hidden_width(usual) ? 0 : o.hidden;
-  const bool is_tied = o.tied_head.value_or(is_gpt2);
-  if (is_tied != is_gpt2) config.tied_head = is_tied ? "on" : "off";
+  config.context = options.context;
+  config.model_settings = models::gpt_settings(options);
   return config;
 }
 

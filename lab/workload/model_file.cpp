@@ -18,6 +18,7 @@
 #include "lab/models/registry.h"
 #include "lab/settings/config_source.h"
 #include "lab/settings/resolved.h"
+#include "lab/values/setting.h"
 #include "lab/workload/huggingface_file.h"
 #include "lab/workload/network_place.h"
 #include "lab/workload/weights_file.h"
@@ -60,6 +61,15 @@ Json input_json(const ModelDescription& model) {
   return json;
 }
 
+// The value of a model's own setting: a number, a text, true or false.
+Json json_of(const values::Setting<values::Texts>& setting, const values::Texts& texts) {
+  const std::string text = setting.get(texts);
+  if (setting.type == "TEXT") return text;
+  if (setting.type == "FLOAT")
+    return values::parse_real(text, setting.name, -values::kInfinity, values::kInfinity);
+  return read_ordered_json(text);
+}
+
 // What shapes the network besides its data.
 Json network_json(const ModelDescription& model) {
   const settings::Config& config = model.network;
@@ -73,28 +83,11 @@ Json network_json(const ModelDescription& model) {
   if (model.input.kind == Kind::rows) {
     json["in"] = config.in;
     json["out"] = config.out;
-    json["layers"] = config.layers;
   }
-  if (model.input.kind == Kind::texts) {
-    json["embedding"] = config.embedding;
-    json["hidden"] = config.hidden;
-    json["pool"] = config.pool;
-    json["bidirectional"] = config.bidirectional;
-  }
-  if (model.input.kind == Kind::tokens) {
-    json["layers"] = config.layers;
-    json["heads"] = config.heads;
-    json["key_heads"] = config.key_heads;
-    json["feed_forward"] = config.feed_forward;
-    json["embedding"] = config.embedding;
-    json["context"] = config.context;
-    json["block"] = config.block;
-    json["bias"] = config.bias;
-    json["dropout"] = config.dropout;
-    json["tied_head"] = config.tied_head;
-    json["norm_eps"] = config.norm_eps;
-    json["rope_theta"] = config.rope_theta;
-  }
+  if (model.input.kind == Kind::tokens) json["context"] = config.context;
+  if (const models::ModelInfo* const info = models::model_named(config.model))
+    for (const models::ModelSetting& own : info->settings)
+      json[own.key] = json_of(own.setting, config.model_settings);
   return json;
 }
 
@@ -126,6 +119,17 @@ InputRule input_of(const Value& json, ModelDescription& model) {
   return input;
 }
 
+// The same as text. Files that are older than the setting have its default.
+std::string text_of(const Value& network, const models::ModelSetting& own) {
+  const Json absent = json_of(own.setting, {});
+  if (own.setting.is_flag) return network.value(own.key, absent.get<bool>()) ? "true" : "false";
+  if (own.setting.type == "INT")
+    return fmt::to_string(network.value(own.key, absent.get<int64_t>()));
+  if (own.setting.type == "FLOAT")
+    return values::to_text(network.value(own.key, absent.get<double>()));
+  return network.value(own.key, absent.get<std::string>());
+}
+
 ModelDescription description_of(const Value& json) {
   ModelDescription model;
   json.at("classes").get_to(model.classes);
@@ -138,21 +142,10 @@ ModelDescription description_of(const Value& json) {
   model.identity = network.value("identity", model.identity);
   config.in = network.value("in", config.in);
   config.out = network.value("out", config.out);
-  config.layers = network.value("layers", config.layers);
-  config.embedding = network.value("embedding", config.embedding);
-  config.hidden = network.value("hidden", config.hidden);
   config.context = network.value("context", config.context);
-  config.heads = network.value("heads", config.heads);
-  config.key_heads = network.value("key_heads", config.key_heads);
-  config.feed_forward = network.value("feed_forward", config.feed_forward);
-  config.block = network.value("block", config.block);
-  config.bias = network.value("bias", config.bias);
-  config.dropout = network.value("dropout", config.dropout);
-  config.tied_head = network.value("tied_head", config.tied_head);
-  config.norm_eps = network.value("norm_eps", config.norm_eps);
-  config.rope_theta = network.value("rope_theta", config.rope_theta);
-  config.pool = network.value("pool", config.pool);
-  config.bidirectional = network.value("bidirectional", config.bidirectional);
+  if (!models::is_network_file(config.model))
+    for (const models::ModelSetting& own : models::find_model(config.model).settings)
+      own.setting.set(config.model_settings, text_of(network, own), "network." + own.key);
   json.at("loss").get_to(model.loss);
   json.at("precision").get_to(model.precision);
   json.at("average").get_to(model.is_average);

@@ -76,9 +76,7 @@ class ModelFileTest : public ::testing::Test {
   static ModelDescription of_texts(int64_t words) {
     ModelDescription model;
     model.network.model = "lstm";
-    model.network.pool = "mean";
-    model.network.hidden = 32;
-    model.network.bidirectional = true;
+    model.network.model_settings = {{"pool", "mean"}, {"hidden", "32"}, {"bidirectional", "true"}};
     model.shape.vocabulary = words;
     model.classes = {"neg", "p\u00f6s \"x\"", "a b\nc"};
     model.input = {.kind = data::Kind::texts, .max_length = 17};
@@ -122,9 +120,12 @@ TEST_F(ModelFileTest, GivesBackWhatWasDescribed) {
   ASSERT_TRUE(read.description);
   EXPECT_EQ(read.description->classes, model.classes);
   EXPECT_EQ(read.description->network.model, "lstm");
-  EXPECT_EQ(read.description->network.pool, "mean");
-  EXPECT_EQ(read.description->network.hidden, 32);
-  EXPECT_TRUE(read.description->network.bidirectional);
+  const auto said = [&](std::string_view name) {
+    return settings::find_setting(name)->get(read.description->network);
+  };
+  EXPECT_EQ(said("pool"), "mean");
+  EXPECT_EQ(said("hidden"), "32");
+  EXPECT_EQ(said("bidirectional"), "true");
   EXPECT_EQ(read.description->input.max_length, 17);
   EXPECT_EQ(read.description->input.kind, data::Kind::texts);
   EXPECT_EQ(read.description->loss, "cross-entropy");

@@ -141,34 +141,35 @@ models::ModelOptions model_options(const settings::Config& config, const DataSha
           .classes = shape.classes,
           .in = config.in,
           .out = config.out,
-          .layers = config.layers,
           .vocabulary = shape.vocabulary,
-          .embedding = config.embedding,
-          .hidden = config.hidden,
-          .pool = models::parse_pool(config.pool),
-          .bidirectional = config.bidirectional,
           .context = config.context,
-          .heads = config.heads,
-          .key_heads = config.key_heads,
-          .feed_forward = config.feed_forward,
-          .block = config.block,
-          .bias = config.bias,
-          .dropout = config.dropout,
-          .norm_eps = config.norm_eps,
-          .rope_theta = config.rope_theta,
-          .tied_head = models::parse_tied_head(config.tied_head),
+          .settings = config.model_settings,
           .recompute = models::parse_recompute(config.recompute),
           .output = config.model_output};
 }
 
+namespace {
+
+// "--in 8 --out 4 --depth 3, 10 classes"
+std::string sizes_of(const settings::Config& config, const DataShape& shape) {
+  const models::ModelInfo& model = models::find_model(config.model);
+  std::string text;
+  if (model.reads == data::Kind::rows)
+    text = fmt::format("--in {} --out {}", config.in, config.out);
+  for (const models::ModelSetting& own : model.settings)
+    text += (text.empty() ? "--" : " --") + own.setting.name + " " +
+            own.setting.get(config.model_settings);
+  return text + fmt::format("{}{} classes", text.empty() ? "" : ", ", shape.classes);
+}
+
+}  // namespace
+
 train::Network make_network(const settings::Config& config, const DataShape& shape, uint64_t seed,
                             c10::Device device) {
   const models::ModelOptions options = model_options(config, shape);
-  train::Network network = within_memory(
-      "the model " + config.model,
-      fmt::format("--in {} --out {} --depth {} --embedding {} --hidden {}, {} classes", config.in,
-                  config.out, config.layers, config.embedding, config.hidden, shape.classes),
-      [&] { return models::make_model(config.model, options, seed); });
+  train::Network network = within_memory("the model " + config.model, sizes_of(config, shape), [&] {
+    return models::make_model(config.model, options, seed);
+  });
   network.module->to(device);
   if (!models::find_model(config.model).is_file) to_channels_last(*network.module);
   return network;

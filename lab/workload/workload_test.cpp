@@ -51,9 +51,8 @@ TEST(Workload, RecomputesWhatIsAskedFor) {
   for (const std::string recipe : {"gpt-shakespeare", "cifar10-resnet18"}) {
     const bool is_gpt = recipe == "gpt-shakespeare";
     settings::Config config = settings::find_recipe(recipe).config;
-    config.layers = 2;
-    config.embedding = 16;
-    config.dropout = is_gpt ? 0.2 : 0;
+    config.model_settings = {{"depth", "2"}, {"embedding", "16"}, {"heads", "4"}};
+    if (is_gpt) config.model_settings["dropout"] = "0.2";
     const DataShape shape{.channels = 3, .size = 8, .classes = 10, .vocabulary = 11};
     data::Batch batch;
     batch.input = is_gpt ? at::arange(4 * 64).remainder(11).view({4, 64})

@@ -6,8 +6,8 @@
 #include <string>
 
 int main() {
-  const demi::train::Network model =
-      demi::models::make_model("mlp", {.in = 8, .out = 4, .layers = 2}, /*seed=*/0);
+  const demi::train::Network model = demi::models::make_model(
+      "mlp", {.in = 8, .out = 4, .settings = {{"depth", "2"}}}, /*seed=*/0);
   const auto parameters = demi::models::parameter_count(*model.module);
   demi::report::Table table{.title = "models", .columns = {{"model"}, {"parameters"}}};
   table.rows.push_back({"mlp", std::to_string(parameters)});
