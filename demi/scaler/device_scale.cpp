@@ -9,7 +9,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/inverse_scale.h"
-#include "demi/scaler/loss_scale_rule.h"
+#include "demi/scaler/kernel_rule.h"
 #include "demi/step/streams.h"
 #include "demi/tensor/inverse_scale.h"
 #include "demi/tensor/native_stream.h"
@@ -98,7 +98,7 @@ void DeviceScale::advance(const at::Tensor& found_inf, const at::Tensor& above, 
   const c10::DeviceGuard guard(scale_.device());
   const SkipWatch::OnDevice counts = watch.on_device(scale_);
   const kernels::LossScaleUpdate update{
-      .rule = loss_scale_rule(options),
+      .rule = kernel_rule(options),
       .scale = scale_.mutable_data_ptr<float>(),
       .growth_tracker = growth_tracker_.mutable_data_ptr<int32_t>(),
       .hysteresis_tracker = hysteresis_tracker_.mutable_data_ptr<int32_t>(),

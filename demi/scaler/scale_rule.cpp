@@ -6,7 +6,7 @@
 
 #include "demi/core/error.h"
 #include "demi/kernels/inverse_scale.h"
-#include "demi/scaler/loss_scale_rule.h"
+#include "demi/scaler/kernel_rule.h"
 
 namespace demi {
 namespace {
@@ -28,7 +28,7 @@ bool usable(float scale) {
 
 void follow(ScaleState& state, bool found_inf, const GradScalerOptions& options) {
   kernels::LossScale moved{state.scale, state.growth_tracker, state.hysteresis_tracker};
-  kernels::advance(moved, loss_scale_rule(options), found_inf);
+  kernels::advance(moved, kernel_rule(options), found_inf);
   state.scale = moved.scale;
   state.growth_tracker = moved.growth_tracker;
   state.hysteresis_tracker = moved.hysteresis_tracker;

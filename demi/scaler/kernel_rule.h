@@ -5,8 +5,8 @@
 
 namespace demi {
 
-/// Of kDynamic and kStatic.
-inline kernels::LossScaleRule loss_scale_rule(const GradScalerOptions& options) {
+/// The rule of kDynamic and kStatic as the kernels take it.
+inline kernels::LossScaleRule kernel_rule(const GradScalerOptions& options) {
   return {.growth_factor = options.growth_factor,
           .backoff_factor = options.backoff_factor,
           .min_scale = options.min_scale,
