@@ -7,6 +7,8 @@
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 
+#include <map>
+#include <string>
 #include <utility>
 
 #include "demi/core/error.h"
@@ -51,6 +53,20 @@ TEST(Models, GiveOneRowOfLogitsAPicture) {
   const train::Network large = make_model("resnet50-imagenet", {}, 0);
   EXPECT_EQ(large.forward({.input = at::randn({1, 3, 64, 64})}).sizes(),
             (std::vector<int64_t>{1, 1000}));
+}
+
+// A config has one value a name, whichever model it is for.
+TEST(Models, WithASettingOfOneNameShareItsKindAndDefault) {
+  std::map<std::string, const ModelSetting*> first;
+  for (const ModelInfo& model : models())
+    for (const ModelSetting& own : model.settings) {
+      const auto [found, is_new] = first.try_emplace(own.setting.name, &own);
+      const ModelSetting& other = *found->second;
+      EXPECT_EQ(own.setting.get({}), other.setting.get({})) << model.name << own.setting.name;
+      EXPECT_EQ(own.setting.type, other.setting.type) << model.name << own.setting.name;
+      EXPECT_EQ(own.setting.accepted, other.setting.accepted) << model.name << own.setting.name;
+    }
+  EXPECT_GT(first.size(), 10U);
 }
 
 TEST(Models, AreMadeFromTheSeedAlone) {
