@@ -129,7 +129,7 @@ at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, cons
   return op_of_libtorch(one(q), one(k), one(v)).scalar_type();
 }
 
-/// The same with an ordinary scale.
+/// The problem with an ordinary scale: the sign of another one, or all of it, moves into q.
 Problem with_ordinary_scale(Problem p) {
   if (sdpa::is_ordinary_scale(p.scale)) return p;
   const bool is_negated = sdpa::is_ordinary_scale(-p.scale);

@@ -30,8 +30,8 @@ namespace demi {
 /// means std::apply.
 DEMI_API void apply(const Policy& policy, torch::nn::Module& module);
 
-/// The same for the part of that name ("encoder.layer1"). Throws UsageError with the nearest known
-/// name.
+/// The form above for the module's part of that name ("encoder.layer1"). Throws UsageError with the
+/// nearest known name if there is none.
 DEMI_API void apply(const Policy& policy, torch::nn::Module& module, std::string_view part);
 
 /// The policy's parts of the model compute in FP32: the form above with float32 for each of them.

@@ -34,7 +34,8 @@ bool contains(std::string_view name, std::initializer_list<std::string_view> par
   });
 }
 
-// By parts of the name: the lists are LibTorch's, and ops of a newer one get a reason too.
+// The reason is chosen by parts of the op's name: the lists are LibTorch's, and an op of a newer
+// LibTorch gets a reason, too.
 std::string_view fp32_reason(std::string_view op) {
   if (contains(op, {"loss", "cross_entropy", "kl_div"})) return kLoss;
   if (contains(op, {"linalg_vector_norm", "linalg_matrix_norm"})) return kNorm;

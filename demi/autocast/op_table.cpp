@@ -24,7 +24,7 @@ struct Registry {
   std::vector<std::string> names;
   std::array<std::deque<OpTable>, kDeviceTypes> tables;
   std::array<std::vector<OpRule>, kDeviceTypes> user_rules;
-  // By fingerprint: entering a region compiles once.
+  // Tables by fingerprint of device and policy: entering a region again compiles nothing.
   std::map<std::string, const OpTable*> compiled;
   OpPolicy global;
 };

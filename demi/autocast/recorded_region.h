@@ -15,7 +15,7 @@ namespace demi {
 /// policy, and whether copies of weights may be used. A value type.
 class RecordedRegion {
  public:
-  /// Of this thread, now.
+  /// Records the state that an op of this thread finds now.
   RecordedRegion();
 
   class Guard;

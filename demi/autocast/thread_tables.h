@@ -44,8 +44,8 @@ struct RegionState : weights::InheritedState {
 /// else follows_global().
 const OpTable* table_in_force(c10::DeviceType device);
 
-/// The same, and where that is follows_global(), the global table of this moment: what ops that run
-/// later have to find, whatever the global one is by then.
+/// As table_in_force(), with the global table of this moment in place of follows_global(): what ops
+/// that run later have to find, whatever the global table is by then.
 const OpTable* table_now(c10::DeviceType device);
 
 /// Whether copies of weights may be used: LibTorch's setting, unless this thread inherits that they

@@ -32,7 +32,7 @@ void check_storage_dtype(c10::ScalarType dtype) {
 // As Module::to does: the tensor object stays, its data is replaced.
 void convert(at::Tensor& tensor, c10::ScalarType dtype) {
   if (!tensor.defined()) return;
-  // Also of a tensor that has the dtype already: half of a sum of gradients is none.
+  // The gradient goes even if the tensor has the dtype already: half of a sum of gradients is none.
   if (tensor.grad().defined()) tensor.mutable_grad() = at::Tensor();
   if (!tensor.is_floating_point() || tensor.scalar_type() == dtype) return;
   torch::NoGradGuard no_grad;
@@ -61,7 +61,8 @@ bool is_normalisation(const torch::nn::Module& module) {
 void to_precision(torch::nn::Module& module, c10::ScalarType dtype, bool keep_normalisation_fp32) {
   check_storage_dtype(dtype);
   const bool keeps = keep_normalisation_fp32 && is_16_bit(dtype);
-  // By reference: modules() returns shared pointers, which a module on the stack does not have.
+  // Children are visited by reference: modules() returns shared pointers, which a module on the
+  // stack does not have.
   const auto own_dtype = keeps && is_normalisation(module) ? c10::ScalarType::Float : dtype;
   for (auto& parameter : module.named_parameters(/*recurse=*/false))
     convert(parameter.value(), own_dtype);

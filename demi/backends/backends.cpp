@@ -37,8 +37,8 @@ at::Float32Precision tf32_or_ieee(bool allow) {
   return allow ? at::Float32Precision::TF32 : at::Float32Precision::IEEE;
 }
 
-// By the older setter and the newer one, so that neither kind of getter throws. The older setter's
-// "not allowed" leaves convolutions to a setting above them.
+// Calls the older setter and the newer one, so that neither kind of getter throws. The older
+// setter's "not allowed" leaves convolutions to a setting above them.
 void set_matmul_tf32(bool allow) {
   at::Context& context = at::globalContext();
   context.setAllowTF32CuBLAS(allow);
@@ -116,7 +116,7 @@ void Backends::set() const {
   if (threads && *threads != at::get_num_threads()) at::set_num_threads(*threads);
 }
 
-// What Backends::current does not tell stands beside it.
+// The settings before a guard, with those that Backends::current() does not report.
 struct BackendsGuard::Before {
   Backends settings;  // only those that the guard has set
   std::optional<Float32Settings> float32;
@@ -126,8 +126,8 @@ struct BackendsGuard::Before {
   void put_back() const;
   void hand_to(Before& later);
 
-  /// Those of the guards that live, in the order in which they were made, and what guards it: the
-  /// settings are the process's, and threads may each have a guard.
+  /// The Before of each guard that lives, in the order in which these were made, and the list's
+  /// mutex: the settings are the process's, and threads may each have a guard.
   static std::vector<Before*> alive;
   static std::mutex mutex;
 };

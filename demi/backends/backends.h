@@ -17,7 +17,7 @@ struct Backends {
   std::optional<bool> cudnn_allow_tf32 = std::nullopt;
   /// torch.backends.cuda.matmul: fp16 products may add partial sums in fp16. Default: true.
   std::optional<bool> allow_fp16_reduced_precision_reduction = std::nullopt;
-  /// The same of bf16. Default: true.
+  /// torch.backends.cuda.matmul: bf16 products may add partial sums in bf16. Default: true.
   std::optional<bool> allow_bf16_reduced_precision_reduction = std::nullopt;
   /// Convolutions and recurrent layers on CUDA may run in cuDNN. Default: true.
   std::optional<bool> cudnn_enabled = std::nullopt;
@@ -29,8 +29,9 @@ struct Backends {
   /// torch.use_deterministic_algorithms: LibTorch throws if an operation has no algorithm that
   /// gives the same bits in every run. Default: false.
   std::optional<bool> deterministic_algorithms = std::nullopt;
-  /// Of oneDNN, for FP32 products, convolutions and recurrent layers on a CPU: "ieee" (FP32),
-  /// "tf32", "bf16", or "none", which follows torch.backends.fp32_precision. Default: "none".
+  /// oneDNN's precision of FP32 products, convolutions and recurrent layers on a CPU: "ieee"
+  /// (FP32), "tf32", "bf16", or "none", which follows torch.backends.fp32_precision. Default:
+  /// "none".
   std::optional<std::string> mkldnn_fp32_precision = std::nullopt;
   /// Threads of one operation on a CPU (torch.set_num_threads); 1 or more. Default: LibTorch's
   /// count of cores, or OMP_NUM_THREADS.

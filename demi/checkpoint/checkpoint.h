@@ -33,12 +33,14 @@ struct Checkpoint {
   Metadata model_text;
   /// The run that it belongs to: an id that loading sets. Empty: save() finds it.
   std::string run;
-  /// By optimizer ("optimizer", "optimizer.1"): whose state `state` holds under 0, 1, ..., counted
-  /// through all groups. None: written before there were names; the state is matched by number.
+  /// Names of an optimizer's parameters, by optimizer ("optimizer", "optimizer.1"): `state` holds
+  /// their state under 0, 1, ..., counted through all groups. Empty: the checkpoint was written
+  /// before there were names; its state is matched by number.
   std::map<std::string, ParameterGroups> parameters = {};
 };
 
-/// The best of a run, by one of SaveOptions::scores. Of equal ones the earlier is better.
+/// Keeps the best checkpoints of a run, by one of SaveOptions::scores. Of two with one score the
+/// earlier is better.
 struct KeepBest {
   int64_t count = 0;         // how many of the run's stay; 0: none for this reason
   std::string by = "";       // the score's name

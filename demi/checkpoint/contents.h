@@ -38,11 +38,12 @@ struct StoredTensor {
 struct Contents {
   std::filesystem::path path;  // of the file, or of the checkpoint's folder
   bool is_file = true;         // a single safetensors file
-  /// The model's first. By name, in which digits count as numbers: layer.2 before layer.10.
+  /// Sorted by name within each file, the model's file first. Digits in names count as numbers:
+  /// layer.2 before layer.10.
   std::vector<StoredTensor> tensors;
   Metadata metadata;  // of a checkpoint its `text` and `model_text`
-  // Of a checkpoint alone:
-  /// Scaler, schedule and options of groups, by section and name.
+  /// Scaler, schedule and options of groups, by section and name. This and the members below are
+  /// empty for a single file.
   std::map<std::string, StateDict> numbers;
   std::optional<int64_t> step;  // optimizer steps that were taken
   std::string demi, libtorch;   // versions of those that wrote it

@@ -73,14 +73,14 @@ class InputFile {
   uint64_t bytes_ = 0;
 };
 
-/// What a file is by its first bytes, and what becomes of one that should have been a safetensors
-/// file. `name` is empty if the bytes say nothing.
+/// What a file is by its first bytes, and advice for one that should have been a safetensors file.
+/// `name` is empty if the bytes say nothing.
 struct FileKind {
   std::string_view name;    // "a PNG picture"
   std::string_view advice;  // for the error's end
 };
 
-/// Of a file that begins with `first`: 8 bytes, or all of a shorter one.
+/// The kind of a file that begins with `first`: its first 8 bytes, or all of a shorter one.
 DEMI_API FileKind file_kind(std::string_view first);
 
 }  // namespace demi::checkpoint

@@ -51,7 +51,7 @@ bool have_same_members(const ParameterGroups& a, const ParameterGroups& b) {
   });
 }
 
-/// Of the names in `a` those that are not in `b`.
+/// The names in `a` that are not in `b`.
 std::vector<std::string> missing_in(const std::vector<std::string>& b,
                                     const std::vector<std::string>& a) {
   const std::set<std::string> known(b.begin(), b.end());
@@ -77,7 +77,7 @@ std::vector<std::string> missing_in(const std::vector<std::string>& b,
        .advice = kAdvice});
 }
 
-/// By name: the number in `names` of each of `saved`.
+/// For each name of `saved` its number in `names`.
 std::vector<std::size_t> numbers_by_name(const std::string& part,
                                          const std::vector<std::string>& saved,
                                          const std::vector<std::string>& names) {

@@ -13,7 +13,7 @@
 namespace demi::checkpoint {
 namespace {
 
-/// Of each step the newest copy for which has(marks) says yes, by step.
+/// For each step the newest copy for which has(marks) says yes, sorted by step.
 template <class Has>
 std::vector<std::string> newest_copies(const std::vector<std::string>& standing,
                                        const std::map<std::string, Marks>& marks, const Has& has) {

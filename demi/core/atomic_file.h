@@ -26,7 +26,7 @@ class DEMI_API AtomicFile {
   /// Throws TrainingError if the disk is full or fails.
   void write(const void* data, std::size_t bytes) { file_.write_all(data, bytes); }
   void write(std::string_view text) { write(text.data(), text.size()); }
-  /// Of the temporary file, for code that writes to it directly.
+  /// The temporary file's descriptor, for code that writes to it directly.
   const Descriptor& descriptor() const { return file_; }
 
   /// Call it once, last. Throws TrainingError if the disk fails; the old file then stays as it was,

@@ -42,11 +42,12 @@ DEMI_API std::string json_excerpt(std::string_view text, std::size_t most);
 ///   - a document that is longer than `most_bytes` or deeper than kDeepestJson.
 DEMI_API nlohmann::json read_json(std::string_view text, std::size_t most_bytes = kLongestJson);
 
-/// The same with the members of its objects in their order.
+/// As read_json(), with the members of objects in the document's order.
 DEMI_API nlohmann::ordered_json read_ordered_json(std::string_view text,
                                                   std::size_t most_bytes = kLongestJson);
 
-/// The same of a text that may be something else, for which it returns null.
+/// As read_json() or read_ordered_json(), for a text that may be something else, for which it
+/// returns null.
 template <class Json = nlohmann::json>
 Json json_or_null(std::string_view text, std::size_t most_bytes = kLongestJson) {
   try {

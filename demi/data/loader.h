@@ -24,18 +24,19 @@ inline std::int64_t examples_of(const Batch& batch) {
 }
 
 /// A source of batches. `batch` is a pure function of the loader's seed, `epoch` and `position`, so
-/// a run can go on from any step with exactly the batches of an uninterrupted run. May be called
-/// from several threads.
+/// a run resumes at any step with exactly the batches of an uninterrupted run. May be called from
+/// several threads.
 class DEMI_API Loader {
  public:
   virtual ~Loader() = default;
 
   /// Examples of one epoch, for this rank.
   virtual int64_t examples() const = 0;
-  /// Of all ranks together. A loader that knows of no other rank has its own.
+  /// Examples of one epoch, for all ranks together. A loader that knows of no other rank returns
+  /// its own.
   virtual int64_t all_examples() const { return examples(); }
-  /// Of an epoch, those that no rank gets: the ranks could not share them evenly, or a last batch
-  /// would be short. With shuffling, others in each epoch.
+  /// Examples that no rank gets in an epoch: the ranks could not share them evenly, or a last batch
+  /// would be short. With shuffling they are others in each epoch.
   virtual int64_t left_out() const { return 0; }
   /// Batches of one epoch, for this rank.
   virtual int64_t batches() const = 0;

@@ -43,7 +43,7 @@ class DEMI_API Order {
 
   /// Examples of one epoch, for this rank.
   int64_t examples() const { return batch_start(batches_); }
-  /// Of all ranks together.
+  /// Examples of one epoch, for all ranks together.
   int64_t all_examples() const;
   /// Examples within `limit` that no rank gets in an epoch.
   int64_t left_out() const;
@@ -57,12 +57,12 @@ class DEMI_API Order {
   /// Number of this rank's examples before that batch in an epoch.
   int64_t batch_start(int64_t position) const;
 
-  /// Where the batch's first example stands among those of all ranks in an epoch.
+  /// The place of the batch's first example among those of all ranks in an epoch.
   int64_t place(int64_t position) const;
 
  private:
   at::Tensor permutation(int64_t epoch) const;
-  /// Of the batch of all ranks together: where it begins, and this rank's part of it.
+  /// Where the batch of all ranks begins in an epoch, and this rank's part of that batch.
   struct Part {
     int64_t whole_start, start, count;
   };

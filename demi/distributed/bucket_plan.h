@@ -43,7 +43,7 @@ struct Bucket {
 
 struct BucketPlan {
   std::vector<Bucket> buckets;  // in the order in which they are sent
-  // By parameter.
+  // For each parameter: its gradient's dtype, its bucket, and its slot in that.
   std::vector<c10::ScalarType> gradient_dtype;
   std::vector<std::size_t> bucket, slot;
   static constexpr std::size_t kNoBucket = static_cast<std::size_t>(-1);  // of one that is not sent
@@ -51,10 +51,10 @@ struct BucketPlan {
 };
 
 struct BucketLimits {
-  /// Of the first bucket, which is sent as early as possible, and of the last one, which is sent
-  /// when backward has ended: nothing hides it.
+  /// Limit of the first bucket, which is sent as early as possible, and of the last one, which is
+  /// sent when backward has ended: nothing hides it.
   std::int64_t first_bytes = 0;
-  std::int64_t bytes = 0;
+  std::int64_t bytes = 0;  // limit of the others
 };
 
 /// `order`: each parameter once, in the order in which gradients come. A bucket is closed when it

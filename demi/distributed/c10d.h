@@ -19,8 +19,8 @@ namespace demi::distributed {
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
 DEMI_API std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                           std::chrono::milliseconds timeout);
-/// The same, in at most `timeout` even if the network fails. Throws DeviceError earlier where
-/// something has accepted connections for `until_taken` and is no store.
+/// As tcp_store(), but returns or throws within `timeout` even if the network fails. Throws
+/// DeviceError earlier where something has accepted connections for `until_taken` and is no store.
 DEMI_API std::shared_ptr<Store> reach_store(
     const StoreAddress& address, bool serve, std::chrono::milliseconds timeout,
     std::chrono::milliseconds until_taken = std::chrono::seconds(20));
@@ -48,7 +48,7 @@ DEMI_API std::unique_ptr<Collectives> nccl(const std::shared_ptr<Store>& store,
                                            const std::string& prefix, int rank, int world_size,
                                            std::chrono::milliseconds timeout, at::Device device,
                                            const Nccl& library = load_nccl());
-/// Of one rank: every tensor is the result already.
+/// The collectives of a single rank: every tensor is the result already.
 std::unique_ptr<Collectives> alone();
 
 }  // namespace demi::distributed

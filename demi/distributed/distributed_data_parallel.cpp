@@ -153,7 +153,7 @@ void compare_weights(const std::string& text, ProcessGroup& group,
 
 bool can_be_sent(const at::Tensor& parameter) { return parameter.is_cpu() || parameter.is_cuda(); }
 
-// Those that are frozen too: they may be trained later.
+// Parameters that can be trained. Frozen ones, too: they may be trained later.
 std::vector<at::Tensor> trainable(const Weights& named, bool alone) {
   std::vector<at::Tensor> parameters;
   std::unordered_set<const at::TensorImpl*> seen;  // tied weights
@@ -180,7 +180,8 @@ std::vector<at::Tensor> trainable(const Weights& named, bool alone) {
   return parameters;
 }
 
-// By copy_(), which everything that watches the tensor notices. c10d writes through a pointer.
+// Writes with copy_(), which everything that watches the tensor notices. c10d writes through a
+// pointer.
 void become_rank_0s(const at::Tensor& tensor, ProcessGroup& group) {
   if (tensor.numel() == 0) return;
   const at::Tensor sent = tensor.detach().clone(at::MemoryFormat::Contiguous);

@@ -145,7 +145,7 @@ struct Liveness::State {
   std::optional<Clock::time_point> look_began;  // while the thread looks
   std::optional<std::string> reported, finding;
 
-  // Of the thread alone.
+  // The rest is for the thread alone.
   std::int64_t beats = 0;
   std::vector<RankState> seen;
   std::vector<Clock::time_point> since;

@@ -19,9 +19,9 @@ struct WatchTimes {
   std::chrono::milliseconds interval{500};
   /// Without a sign of life for this long a rank counts as gone, though nothing else went wrong.
   std::chrono::milliseconds dead_after{60'000};
-  /// The same after a collective failed on some rank.
+  /// As dead_after, after a collective failed on some rank.
   std::chrono::milliseconds suspect_after{1'500};
-  /// The same until the ranks have met: those that came wait for each other then.
+  /// As dead_after, until the ranks have met: those that have come wait for each other then.
   std::chrono::milliseconds meeting_dead_after{2'500};
 };
 

@@ -596,7 +596,7 @@ std::vector<ProcessGroup::Difference> ProcessGroup::differences(const std::strin
   return found;
 }
 
-// By collectives alone: they notice a rank that is gone, which a wait on the store does not.
+// Uses collectives alone: they notice a rank that is gone, which a wait on the store does not.
 std::vector<ProcessGroup::Difference> ProcessGroup::compare(const std::string& text) {
   if (world_size() == 1 || is_same(text, kCompare)) return {};
   return differences(text);

@@ -25,13 +25,13 @@ struct ProcessGroupOptions {
   /// "tcp://HOST:PORT" of rank 0, or "file:///PATH" for ranks that share a file system. The file
   /// may be that of an earlier start; the last rank to end deletes it.
   std::string init_method = "env://";
-  /// Both or none. None: what torchrun, mpirun or srun says in the environment; one rank if none
-  /// of them started this process.
+  /// This process's number; given with `world_size` or not at all. None: what torchrun, mpirun or
+  /// srun says in the environment; one rank if none of them started this process.
   std::optional<int> rank = std::nullopt;
   std::optional<int> world_size = std::nullopt;  // with `rank`: processes of the job
-  /// Until all ranks have come.
+  /// Longest wait until all ranks have come.
   std::chrono::milliseconds start_timeout{5 * 60'000};
-  /// Of each collective: from its start on this rank until every rank has taken part.
+  /// Longest time of a collective: from its start on this rank until every rank has taken part.
   std::chrono::milliseconds timeout{30 * 60'000};
   /// A rank that gives no sign of life for this long is gone; the others then end at once. A rank
   /// whose connections break is noticed within seconds.
@@ -86,10 +86,11 @@ class DEMI_API ProcessGroup {
   void barrier();
   /// Where the text of a rank differs from that of rank 0: the first such line, of both.
   struct Difference {
-    int rank;                          // the first rank that differs
+    int rank;                          // the rank that differs
     std::string line, line_of_rank_0;  // what each of the two has
   };
-  /// By rank, and the same on every rank; empty if the texts of all are the same.
+  /// The ranks whose text differs from rank 0's, in order, and the same on every rank; empty if all
+  /// texts are the same.
   std::vector<Difference> compare(const std::string& text);
   /// Throws UsageError on every rank if the texts differ; the message names the first line that
   /// differs and the ranks. `what` is part of the message: "the model".

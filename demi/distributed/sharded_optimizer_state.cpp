@@ -33,7 +33,7 @@ std::vector<at::Tensor> parameters_of(const optim::Optimizer& optimizer) {
   return all;
 }
 
-/// By device, in the order in which parameters name them: the number of its first parameter.
+/// Devices in the order in which parameters name them, each with the number of its first parameter.
 using Devices = std::vector<std::pair<at::Device, std::size_t>>;
 
 Devices devices_of(const std::vector<at::Tensor>& parameters) {

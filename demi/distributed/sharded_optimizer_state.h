@@ -64,7 +64,7 @@ class DEMI_API ShardedOptimizerState {
   /// Drops what consolidate() brought.
   void release();
 
-  /// By rank: elements of the parameters whose state it keeps.
+  /// For each rank: elements of the parameters whose state it keeps.
   const std::vector<std::int64_t>& elements() const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWhat = "optimizer step";  // is named if a collective fails
 
-/// The same part of every rank's stream, on its way.
+/// One round of the exchange: some bytes of every rank's stream, from the same place on.
 class Round {
  public:
   /// Room for `most` bytes of each rank.

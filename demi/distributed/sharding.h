@@ -12,18 +12,18 @@ namespace demi::distributed {
 /// Which rank keeps which tensor, by its number: the largest tensor first, each to the rank that
 /// has the fewest elements so far, the lowest of those (Graham 1969, "Bounds on multiprocessing
 /// timing anomalies": the greatest share is at most 4/3 - 1/(3 ranks) times the least possible).
-/// The same on all ranks for the same sizes.
+/// Every rank gets the same answer for the same sizes.
 DEMI_API std::vector<int> owners_of_tensors(const std::vector<std::int64_t>& elements, int ranks);
 
 /// Tensors of any dtypes as one row of bytes, which is read and written in pieces. Writes go
 /// through copy_(), which everything that watches a tensor notices.
 class ByteStream {
  public:
-  /// Of the memory of these tensors, which are dense and stay alive.
+  /// Refers to the memory of these tensors, which are dense and stay alive.
   explicit ByteStream(const std::vector<at::Tensor>& tensors);
 
   std::int64_t size() const { return ends_.empty() ? 0 : ends_.back(); }
-  /// uint8, (bytes): what begins at `begin`.
+  /// Copies the bytes from `begin` on to `piece`, uint8, (bytes), or from it.
   void read(std::int64_t begin, const at::Tensor& piece) const;
   void write(std::int64_t begin, const at::Tensor& piece) const;
 

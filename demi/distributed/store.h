@@ -22,13 +22,14 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual void set(const std::string& key, const std::string& value) = 0;
-  /// Nothing if there is no such key. Does not wait for it.
+  /// The value; none if there is no such key, for which it does not wait.
   virtual std::optional<std::string> get(const std::string& key) = 0;
   /// Adds to a number that begins with 0, and returns the sum.
   virtual std::int64_t add(const std::string& key, std::int64_t value) = 0;
   /// False if a key is still missing after `timeout`.
   virtual bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) = 0;
-  /// The same store for another thread: a call that waits holds up others on the same object.
+  /// Another object of this store, for another thread: a call that waits holds up others on the
+  /// same object.
   virtual std::shared_ptr<Store> for_another_thread() = 0;
   /// "the store of rank 0 at node1:29500": for messages.
   virtual std::string name() const = 0;

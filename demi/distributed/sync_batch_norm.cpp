@@ -139,8 +139,8 @@ at::Tensor over_ranks(const at::Tensor& input, const std::optional<at::Tensor>& 
                           &group);
 }
 
-// In the place of aten::batch_norm. A C++ module's members cannot be exchanged, and their forward
-// is not virtual, but all of them call this operator.
+// Replaces aten::batch_norm. A C++ module's members cannot be exchanged, and their forward is not
+// virtual, but all of them call this operator.
 at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& weight,
                       const std::optional<at::Tensor>& bias,
                       const std::optional<at::Tensor>& running_mean,
@@ -166,7 +166,7 @@ void replace_operator() {
   }();
 }
 
-// By name; the running mean is undefined for one that keeps none.
+// Running means of the batch normalisations, by name; undefined for one that keeps none.
 std::vector<std::pair<std::string, at::Tensor>> running_means(const torch::nn::Module& model) {
   std::vector<std::pair<std::string, at::Tensor>> all;
   const auto add = [&](const std::string& name, const torch::nn::Module& module) {

@@ -19,18 +19,18 @@ class ProcessGroup;
 /// has the input's dtype. Each of them is one collective in forward and one in backward: all ranks
 /// run the same layers in the same order. In evaluation nothing is sent.
 ///
-/// By type, wherever they are in the model, as Python's convert_sync_batchnorm: in a Sequential or
-/// as a member. Returns how many were not over this group before. A copy (clone()) is not
-/// synchronised. Throws UsageError for one without running statistics, and then none is
-/// synchronised. Each rank's batch has more than one element a channel, as LibTorch's own layers
-/// ask for, or none. Does nothing for one rank. Until the group ends, which no backward outlives.
-/// From then on the layers are not synchronised.
+/// Layers are found by type, wherever they are in the model, as by Python's convert_sync_batchnorm:
+/// in a Sequential or as a member. Returns how many were not over this group before. A copy
+/// (clone()) is not synchronised. Throws UsageError for one without running statistics, and then
+/// none is synchronised. Each rank's batch has more than one element a channel, as LibTorch's own
+/// layers ask for, or none. Does nothing for one rank. No backward may outlive the group; once it
+/// has ended, the layers are not synchronised.
 ///
 /// From the first call on, aten::batch_norm of the process on CPU and CUDA looks for the layer in a
 /// table (about 20 ns).
 DEMI_API std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGroup& group);
 
-/// Whether any part of it is.
+/// Whether any part of the model is synchronised.
 DEMI_API bool has_synchronised_batch_norm(const torch::nn::Module& model);
 
 /// While one lives in this thread, forward normalises over this rank's batch alone and sends

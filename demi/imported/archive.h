@@ -24,7 +24,7 @@ class DEMI_API Archive {
   explicit Archive(const std::filesystem::path& path);
 
   const std::filesystem::path& path() const { return zip_.path(); }
-  /// By name; the first is "model", if the file has one.
+  /// The file's graphs, by name; the first is "model", if the file has one.
   const std::vector<Program>& programs() const { return programs_; }
   /// Parameters and persistent buffers of a graph, then its constants and other buffers.
   const StoredTensors& weights(const std::string& program) const { return weights_.at(program); }

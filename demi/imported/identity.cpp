@@ -96,7 +96,7 @@ void add_spec(const TreeSpec& spec, GraphText& text) {
   for (const TreeSpec& child : spec.children) add_spec(child, text);
 }
 
-/// Of a tensor whose values are the graph's own: those too.
+/// Adds a tensor of the graph's own: dtype, layout and the checksum of its values.
 void add_constant(const Archive& archive, const StoredTensor& stored, GraphText& text) {
   text.add_text(c10::toString(stored.meta.dtype));
   for (const auto* extents : {&stored.meta.sizes, &stored.meta.strides}) {

@@ -66,12 +66,12 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   c10::IValue call(const std::vector<c10::IValue>& arguments,
                    const std::map<std::string, c10::IValue>& keywords = {});
 
-  /// Of a network that takes one tensor or two, and returns one. Of one that returns several,
+  /// The output of a network that takes one tensor or two, and returns one. If it returns several,
   /// select_output() says which. `second` undefined: it takes one.
   at::Tensor forward(const at::Tensor& input, const at::Tensor& second = {});
 
-  /// Of a dict the key of a tensor, "logits"; else a number, "0": the first tensor of a result.
-  /// Throws UsageError for one that is not there in both modes.
+  /// Chooses the tensor that forward returns: by its key in a dict, "logits"; else by a number, "0"
+  /// for the first tensor of a result. Throws UsageError for one that is not there in both modes.
   void select_output(const std::string& output);
 
   /// Each parameter once, also one with several names.

@@ -175,7 +175,8 @@ class Preparation {
     return {};
   }
 
-  /// Of the operand that was added last.
+  /// Makes the operand that was added last follow the mode if it is a flag of training or dropout's
+  /// probability.
   void add_mode(const Node& node, const NamedArgument& given, Instruction& instruction) const {
     const bool* flag = flag_of(node, given);
     if (flag == nullptr && probability_of(node, given) == nullptr) return;

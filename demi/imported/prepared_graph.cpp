@@ -22,7 +22,7 @@ namespace {
 
 using c10::IValue;
 
-/// Of a flag or a probability.
+/// false for a flag, 0 for a probability.
 IValue zero_of(const IValue& value) { return value.isBool() ? IValue(false) : IValue(0.0); }
 
 /// "Float and BFloat16" of tensors of several floating point types, else nothing.

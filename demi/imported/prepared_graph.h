@@ -39,7 +39,7 @@ struct Operand {
   Kind kind = Kind::constant;
   std::int32_t slot = -1;
   c10::IValue constant = {};
-  /// Of in_training: the network's mode decides, too. Else that of a frozen part alone.
+  /// For in_training: the network's mode decides, too; else that of a frozen part alone.
   bool follows_network = false;
   std::vector<Operand> elements = {};
   c10::TypePtr element_type = {};

@@ -17,7 +17,7 @@ DEMI_API std::string python_line(std::string_view stack_trace);
 /// The innermost module of an nn_module_stack ("key,path,type;..."): path and type.
 DEMI_API std::pair<std::string, std::string> python_module(std::string_view nn_module_stack);
 
-/// Of a node's metadata.
+/// The place in Python that a node's metadata names.
 PythonPlace read_python_place(const Field& metadata);
 
 }  // namespace demi::imported

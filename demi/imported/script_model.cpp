@@ -46,7 +46,7 @@ void each_node(const torch::jit::Block& block, const std::function<void(const Sc
   }
 }
 
-/// Of forward and all that it calls.
+/// Calls use(node) for each node of forward and of all that it calls.
 void each_node(const torch::jit::Module& module,
                const std::function<void(const ScriptNode&)>& use) {
   const std::shared_ptr<torch::jit::Graph> graph = module.get_method("forward").graph()->copy();

@@ -77,7 +77,8 @@ void add_operations(const Graph& graph, const TensorNames& names, GraphSummary& 
   }
 }
 
-/// Of one of two graphs its name says it (pick_programs).
+/// The mode in which the graph was exported: train, eval or unknown. The name of one of two graphs
+/// says it (pick_programs).
 std::string mode_of(const Program& program, bool is_one_of_two) {
   if (is_one_of_two) return program.name == "eval" ? "eval" : "train";
   const ExportedMode mode = exported_mode(program);

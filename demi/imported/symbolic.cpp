@@ -25,7 +25,7 @@ Result wrap(std::optional<std::int64_t> number) {
   return number ? Result(IValue(*number)) : std::nullopt;
 }
 
-/// Of two numbers: by integers if both are, else by doubles.
+/// An operation on two numbers: on integers if both are, else on doubles.
 template <class Integers, class Doubles>
 Result binary(Values v, const Integers& integers, const Doubles& doubles) {
   if (v.size() != 2 || !is_number(v[0]) || !is_number(v[1])) return std::nullopt;

@@ -212,7 +212,7 @@ void ZipArchive::read(const Record& record, void* to) const {
   const std::uint64_t offset = data_offset(record);
   auto* next = static_cast<char*>(to);
   std::uint32_t sum = 0;
-  // By pieces, which are still in the processor's cache when they are summed.
+  // Reads in pieces, which are still in the processor's cache when they are summed.
   for (std::uint64_t done = 0, piece = 0; done < record.bytes; done += piece) {
     piece = std::min(record.bytes - done, kPiece);
     file_.read(next + done, offset + done, piece);

@@ -31,7 +31,7 @@ class DEMI_API ZipArchive {
 
   const std::filesystem::path& path() const { return file_.fault().path; }
 
-  /// By name, without the folder that holds them all, if there is one: PyTorch writes
+  /// Records by name, without the folder that holds them all, if there is one: PyTorch writes
   /// NAME/data/weights/weight_0.
   const std::map<std::string, Record>& records() const { return records_; }
   const Record* find(std::string_view name) const;

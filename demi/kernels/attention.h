@@ -21,12 +21,12 @@ struct Visible {
 /// column by column, then rows 2 and 3, as TDPBF16PS and VDPBF16PS read it. bf16 is rounded to
 /// nearest, ties to even. One thread; calls on other data may overlap.
 struct AttentionKernels {
-  /// b (rows, columns) with a number of elements between rows, packed as (padded_rows,
+  /// Packs b (rows, columns), with `row_stride` elements from row to row, as (padded_rows,
   /// padded_columns), both even, with zeros behind b.
   void (*pack)(std::uint16_t* to, const std::uint16_t* from, std::int64_t rows,
                std::int64_t columns, std::int64_t row_stride, std::int64_t padded_rows,
                std::int64_t padded_columns);
-  /// The same of the transpose of `from` (columns, rows); rows even.
+  /// As pack(), of the transpose of `from` (columns, rows); rows even.
   void (*pack_transpose)(std::uint16_t* to, const std::uint16_t* from, std::int64_t rows,
                          std::int64_t columns, std::int64_t row_stride,
                          std::int64_t padded_columns);
@@ -37,9 +37,10 @@ struct AttentionKernels {
   void (*transpose)(std::uint16_t* to, const std::uint16_t* from, std::int64_t rows,
                     std::int64_t columns, std::int64_t row_stride, std::int64_t padded_rows);
 
-  /// Of sums (queries, stride), with scores scale sums + mask: weights (queries, stride) =
-  /// exp(score - their row's largest), 0 for keys that are not seen; total (queries) their FP32
-  /// sums; log_sum_exp (queries) that of the scores. A query that sees no key has a total of 1.
+  /// Softmax of the scores scale sums + mask; sums (queries, stride). Writes weights (queries,
+  /// stride) = exp(score - their row's largest), 0 for keys that are not seen; total (queries),
+  /// their FP32 sums; log_sum_exp (queries), that of the scores. A query that sees no key has a
+  /// total of 1.
   void (*softmax)(std::uint16_t* weights, float* total, float* log_sum_exp, const float* sums,
                   std::int64_t stride, float scale, const Visible& visible);
   /// to (rows, columns) = from (rows, stride) / divisor (rows); null: 1.
@@ -49,10 +50,11 @@ struct AttentionKernels {
   void (*dot_rows)(float* to, const std::uint16_t* a, std::int64_t a_stride, const std::uint16_t* b,
                    std::int64_t b_stride, std::int64_t rows, std::int64_t columns);
 
-  /// Of products (padded_keys, stride), the sums of the keys from `first` on by queries, and the
-  /// gradients of weights: weights exp(score - log_sum_exp) and gradients of sums, scale weights
-  /// (of_weights - row_dot), both 0 where a key is not seen; the latter also packed. All are
-  /// (padded_keys, stride), log_sum_exp and row_dot (stride).
+  /// What gradients() reads and writes. Given `products`, the sums of the keys from `first` on by
+  /// queries, and `of_weights`, the gradients of weights, it writes weights exp(score -
+  /// log_sum_exp) and gradients of sums, scale weights (of_weights - row_dot), both 0 where a key
+  /// is not seen; the latter also packed. All are (padded_keys, stride), log_sum_exp and row_dot
+  /// (stride).
   struct Gradients {
     std::uint16_t *weights, *sums, *packed_sums;
     const float *products, *of_weights;
@@ -67,8 +69,8 @@ struct AttentionKernels {
                           std::int64_t stride, std::int64_t rows, std::int64_t columns);
 };
 
-/// Null on a processor without AVX-512, or if DEMI_KERNELS or ATEN_CPU_CAPABILITY asks for an older
-/// path.
+/// The kernels; null on a processor without AVX-512, or if DEMI_KERNELS or ATEN_CPU_CAPABILITY asks
+/// for an older path.
 DEMI_API const AttentionKernels* attention_kernels();
 
 }  // namespace demi::kernels

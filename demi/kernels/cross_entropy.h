@@ -78,7 +78,7 @@ struct CrossEntropy {
     return shaped(of, cuda::load_one(of.logits, storage, row * of.columns + c), c);
   }
 
-  /// Those of c ... c + 7; -Inf where there is no class.
+  /// The logits of classes c to c + 7; -Inf where there is no class.
   static DEMI_HOST_DEVICE cuda::Packet logits(const CrossEntropyRows& of, std::int64_t row,
                                               std::int64_t c) {
     const std::int64_t first = row * of.columns;
@@ -105,7 +105,7 @@ struct CrossEntropy {
     return all;
   }
 
-  /// Of the thread's logits; those that are -Inf add nothing.
+  /// The sums over the thread's logits of a row; those that are -Inf add nothing.
   static DEMI_HOST_DEVICE RowSum sum_of(const CrossEntropyRows& of, std::int64_t row, int t) {
     RowSum sum{kLeast, 0.0f, 0.0f, std::numeric_limits<std::int32_t>::max()};
     for (std::int64_t c = t * cuda::kPacket; c < of.classes; c += kStride * kAtOnce) {

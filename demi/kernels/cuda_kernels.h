@@ -64,7 +64,7 @@ inline constexpr std::uint64_t kStepLayout =
 /// driver; libdemi itself needs no CUDA. Thread-safe.
 DEMI_API const CudaKernels* cuda_kernels(std::string* why = nullptr);
 
-/// The same of a plugin that was opened.
+/// As cuda_kernels(), for a plugin that was opened.
 DEMI_API const CudaKernels* kernels_of(const CudaKernels& plugin, std::string* why = nullptr);
 
 }  // namespace demi::kernels

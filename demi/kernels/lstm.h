@@ -25,7 +25,7 @@ struct LstmForward {
   float* widened;            // (rows, hidden): h as rounded; or null
 };
 
-/// The same step backwards.
+/// The backward pass of such a time step.
 struct LstmBackward {
   std::int64_t rows, hidden;
   Storage storage;

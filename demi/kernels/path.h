@@ -43,7 +43,7 @@ DEMI_API Path usual_cpu_path(std::string_view aten_capability);
 /// unknown, or the path is not usable here.
 DEMI_API Path path_for(Device device, std::optional<std::string> forced);
 
-/// The same with the environment's DEMI_KERNELS, read at each call.
+/// As path_for() above, with the environment's DEMI_KERNELS as `forced`, read at each call.
 DEMI_API Path path_for(Device device);
 
 }  // namespace demi::kernels

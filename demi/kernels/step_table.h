@@ -39,15 +39,15 @@ enum class UpdateRule : std::uint8_t {
 struct TensorEntry {
   /// The FP32 parameter or its master weights; read and written.
   float* parameter = nullptr;
-  /// In place of `parameter`, where its parameter is not null.
+  /// Used in place of `parameter`, where its own parameter is not null.
   CodedWeight coded_parameter = {};
-  /// In gradient_storage. Null: no gradient in this step, the tensor is left alone.
+  /// The gradient, in gradient_storage. Null: no gradient in this step, the tensor is left alone.
   const void* gradient = nullptr;
-  /// In copy_storage; written with the rounded new parameter, or null.
+  /// Copies in copy_storage, which are written with the rounded new parameter, or null.
   void* copy[2] = {};
   /// The rule's states of StateForm::array, in its order; null where one is not kept.
   float* moment[3] = {};
-  /// In place of moment[m], where its values are not null.
+  /// Used in place of moment[m], where its values are not null.
   Coded coded_moment[3] = {};
   /// The rule's state of StateForm::scalar, or null. A skipped step does not change it.
   float* scalar = nullptr;
@@ -59,7 +59,8 @@ struct TensorEntry {
   /// clip_grad_value_: gradients are clamped to [-limit, limit], after all factors.
   float limit = kNoLimit;
   std::int32_t group = 0;
-  /// Of the parameter, through all groups of the optimizer: chooses the random bits of roundings.
+  /// The parameter's number through all groups of the optimizer: chooses the random bits of
+  /// roundings.
   std::int32_t number = 0;
   Storage gradient_storage = Storage::fp32;
   Storage copy_storage[2] = {Storage::none, Storage::none};
@@ -121,7 +122,7 @@ struct StepInputs {
   const float* above_norm = nullptr;
   /// clip_grad_norm_ over all gradients of the table.
   float max_norm = kNoLimit;
-  /// Of the random bits by which coded arrays are rounded.
+  /// Seed of the random bits by which coded arrays are rounded.
   std::uint64_t rounding_seed = 0;
   /// Written by reduce (norm, found_inf, greatest), then by decide.
   StepRecord* record = nullptr;

@@ -26,7 +26,7 @@ int arrays_of(UpdateRule rule, const Group& group) {
   return std::popcount(kept);
 }
 
-/// Of all states of the tensor once.
+/// Bytes of all states of the tensor, each counted once.
 std::int64_t state_bytes(const TensorEntry& tensor, int moments) {
   std::int64_t bytes = tensor.length * moments * 4;
   for (const Coded& array : tensor.coded_moment)
@@ -36,7 +36,7 @@ std::int64_t state_bytes(const TensorEntry& tensor, int moments) {
   return bytes;
 }
 
-/// Of what holds the weights, once.
+/// Bytes of what holds the tensor's weights, counted once.
 std::int64_t weight_bytes(const TensorEntry& tensor) {
   const CodedWeight& coded = tensor.coded_parameter;
   return tensor.length * (coded.parameter ? 2 + rest_bytes_of(coded.codec) : 4);

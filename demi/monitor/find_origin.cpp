@@ -36,14 +36,15 @@ std::set<std::size_t> all_beginnings(const Ops& ops) {
   return numbers;
 }
 
-// The outermost op of this one.
+// The outermost op that this one ran in.
 const TracedOp& outermost(const Ops& ops, const TracedOp& op) {
   const auto found = std::ranges::find_if(
       ops, [&](const TracedOp& other) { return other.serial == op.outermost; });
   return found == ops.end() ? op : *found;
 }
 
-// Of ops of the same outermost op the innermost, of those the first.
+// The innermost op in which an Inf or NaN starts, of those with this op's outermost op; the first
+// of several.
 const TracedOp& innermost(const Ops& ops, const TracedOp& op) {
   const TracedOp* best = &op;
   for (const TracedOp& other : ops)
@@ -61,7 +62,7 @@ const TracedOp* first_of(const Ops& ops, const std::set<std::size_t>& numbers, b
   return first;
 }
 
-// The first of them that does not mean it, else the first.
+// The first of these ops that does not make an Inf or NaN on purpose, else the first.
 const TracedOp* first_of(const Ops& ops, const std::set<std::size_t>& numbers) {
   const TracedOp* first = first_of(ops, numbers, false);
   return first ? first : first_of(ops, numbers, true);

@@ -26,7 +26,7 @@ struct DEMI_API FormatLoss {
   double lost() const;
   /// Whether any number overflows, is flushed or becomes subnormal.
   bool harms() const { return overflowed > 0 || flushed > 0 || subnormal > 0; }
-  /// Numbers of a later step.
+  /// Adds the numbers of a later step.
   FormatLoss& operator+=(const FormatLoss& later);
 };
 
@@ -34,13 +34,13 @@ struct DEMI_API FormatLoss {
 /// its greatest number and the next power of two.
 DEMI_API double overflow_threshold(c10::ScalarType format);
 
-/// Of numbers that were counted before and after the rounding; exact.
+/// The loss of numbers that were counted before and after the rounding; exact.
 DEMI_API FormatLoss format_loss(const ExponentHistogram& before, const ExponentHistogram& after,
                                 double greatest, c10::ScalarType format);
 
-/// Of numbers times a scale, by powers of two: a scale that is no power of two counts as the
-/// nearest one; 2^-25, which fp16 rounds to 0, counts as kept; of the bin that holds the overflow
-/// threshold one number is counted as overflowed if `greatest` reaches it.
+/// The loss of numbers times a scale, by powers of two: a scale that is no power of two counts as
+/// the nearest one; 2^-25, which fp16 rounds to 0, counts as kept; in the bin that holds the
+/// overflow threshold one number counts as overflowed if `greatest` reaches it.
 DEMI_API FormatLoss format_loss(const ExponentHistogram& plain, double scale, double greatest,
                                 c10::ScalarType format);
 

@@ -23,23 +23,23 @@ struct LayerHealth {
   /// of a parameter up to 2^16 elements, from evenly spaced slices of about as many of a larger
   /// one, which count for all of it. None without parameters that are not 0.
   std::optional<double> update_ratio;
-  /// Of these elements those with a gradient other than 0: the share that the step left as they
+  /// Which share of update_ratio's elements with a gradient other than 0 the step left as they
   /// were, since the update was too small for the format that they are trained in. A 16-bit
-  /// parameter is trained as its FP32 master, or as WeightMode says; of one that is rounded by
-  /// chance, and in a skipped step, it says nothing, and there is none.
+  /// parameter is trained as its FP32 master, or as WeightMode says. None for one that is rounded
+  /// by chance, and in a skipped step, of which it would say nothing.
   std::optional<double> unchanged;
 };
 
 /// What the monitor saw of one step.
 struct StepHealth {
-  /// Both from 1.
+  /// The step's epoch and number, both from 1.
   int64_t epoch = 1, step = 1;
   std::optional<double> loss_scale, grad_norm;  // as in loop::StepMetrics
   bool skipped = false;                         // an optimizer changed nothing
   std::vector<LayerHealth> layers;              // in the order of named_modules()
 
   DEMI_API ExponentHistogram weight_gradients() const;  // of all layers
-  /// The same of all layers' outputs.
+  /// Histogram of the gradients of all layers' outputs.
   DEMI_API ExponentHistogram activation_gradients() const;
 };
 

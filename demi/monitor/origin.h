@@ -11,7 +11,7 @@ namespace demi::monitor {
 
 /// Where an Inf or NaN of a step came from.
 struct Origin {
-  /// In which part of the step it was found.
+  /// The part of the step in which it was found.
   enum class Place : std::uint8_t {
     data,      // the batch held it already
     state,     // a parameter, moment or buffer held it before the step
@@ -26,7 +26,7 @@ struct Origin {
     /// The range of its finite values.
     double least = 0, greatest = 0;
   };
-  /// The same step in another way: whether its loss and gradients are finite.
+  /// The step repeated in another way: whether its loss and gradients are finite.
   struct Trial {
     /// What was switched on: the region, the loss scale.
     bool autocast = true, scaler = true;
@@ -35,7 +35,7 @@ struct Origin {
     bool values_are_finite = true;  // of forward; read where the Inf or NaN vanishes again
   };
 
-  /// Of the step, both from 1.
+  /// The step's epoch and number, both from 1.
   std::int64_t epoch = 1, step = 1;
   Place place = Place::forward;  // where it was found
   /// Place::data: "input". state: "exp_avg of fc.weight". update, buffer: the parameter or buffer.
@@ -54,7 +54,7 @@ struct Origin {
   bool vanishes = false;
   std::vector<Input> inputs;           // of the innermost op
   std::vector<std::string> nonfinite;  // state, update, buffer: each tensor in words
-  /// Of forward and backward: the three others that a mixed or scaled run can be compared with.
+  /// forward, backward: the three other ways to run the step, for a mixed or scaled run.
   std::vector<Trial> trials;
 
   /// Without loss scaling the step is sound: a dynamic scale backs off, and nothing is wrong.

@@ -303,7 +303,7 @@ void RangeTrace::end_op(const at::RecordFunction& fn, Open& open) {
   }
 }
 
-// Whose weights it reads; -1: nobody's.
+// The layer whose weights the op reads; -1: none.
 int RangeTrace::layer_of(const Open& open) {
   int layer = -1;
   for (const at::Tensor& input : open.inputs) layer = std::max(layer, layers_->find(input));
@@ -311,7 +311,7 @@ int RangeTrace::layer_of(const Open& open) {
   return layer;
 }
 
-// By layer, op and how often that op has run in the batch.
+// The op's key: layer, op and how often that op has run in the batch.
 std::string RangeTrace::key_of(const Open& open) {
   const std::string op = last_layer_ + "|" + open.outer->name + "|" + open.kind->name;
   return op + "|" + std::to_string(times_[op]++);
@@ -417,7 +417,8 @@ void RangeTrace::cast_inputs(const StepGraph::Op& op, const Open& open) {
   }
 }
 
-// Once a batch: a weight is cast once, and views of a tensor hold the same numbers.
+// Counts each value once a batch: a weight is cast once, and views of a tensor hold the same
+// numbers.
 void RangeTrace::count_forward(int value, const at::Tensor& tensor) {
   if (!counts_->counted.insert(value).second) return;
   const std::lock_guard lock(counts_->mutex);

@@ -43,12 +43,12 @@ class RangeTrace {
   /// Ops from now on are those of the batch's forward in FP32.
   void begin(const loop::StepView& view);
   void end_forward();
-  /// After backward. Waits for the device.
+  /// Call it after backward. Waits for the device.
   void end_batch(const loop::StepView& view);
 
   const StepGraph& graph() const { return graph_; }
   const KeptInFp32& kept() const { return kept_; }
-  /// Of the batches so far.
+  /// The least and the greatest loss scale of the batches so far.
   double least_scale() const { return least_scale_; }
   double greatest_scale() const { return greatest_scale_; }
 
@@ -109,7 +109,7 @@ class RangeTrace {
   std::map<std::string, StepGraph::Follows> ruled_;  // of ops whose dtype a region has changed
   double least_scale_ = 0, greatest_scale_ = 0;
 
-  // Of the batch.
+  // What follows is for the present batch.
   std::unique_ptr<Layers> layers_;
   std::vector<std::pair<std::string, at::Tensor>> held_;
   std::shared_ptr<Counts> counts_;

@@ -13,7 +13,7 @@ namespace demi::monitor {
 /// Whether no floating point number in the tensors is Inf or NaN. Reads each device once.
 bool all_finite(const std::vector<at::Tensor>& tensors);
 
-/// Of the parameters; undefined ones of those without.
+/// The gradients of the module's parameters; undefined for those without.
 std::vector<at::Tensor> gradients_of(const torch::nn::Module& module);
 
 /// What a repeated batch changes, apart from the gradients: copies of buffers, and the states of

@@ -59,7 +59,7 @@ bool is_noise(const StepGraph& graph, const PlacedTensor& tensor) {
   return square_of_norm * greatest_input <= kResolution * output;
 }
 
-// In forward, then from the loss backward: the order of training.
+// Tensors that the format harms, in the order of training: forward, then from the loss backward.
 std::vector<PlacedTensor> harmed_tensors(const StepGraph& graph, const KeptInFp32& kept) {
   std::vector<PlacedTensor> found;
   for (const PlacedTensor& tensor : tensors_in_16_bits(graph, kept))
@@ -92,7 +92,7 @@ std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept,
   return std::nullopt;
 }
 
-// None but those that nothing cures.
+// Whether the format harms none but those tensors that nothing cures.
 bool is_sound(const StepGraph& graph, const KeptInFp32& kept,
               const std::vector<PlacedTensor>& incurable) {
   return std::ranges::all_of(harmed_tensors(graph, kept), [&](const PlacedTensor& tensor) {
@@ -232,7 +232,7 @@ void CureSearch::add(int op) {
   if (op >= 0 && seen_.insert(op).second) open_.push_back(op);
 }
 
-// Of that name and layer; of the layer, if that is all that is known.
+// Ops with the origin's layer and name; all of the layer if no name matches.
 std::vector<int> CureSearch::ops_of(const Origin& origin) const {
   const std::string_view wanted = base_of(origin.forward_op);
   std::vector<int> found, of_layer;

@@ -65,7 +65,7 @@ OpCategory category_of(const StepGraph::Op& op, const KeptInFp32& kept);
 bool gives_16_bits(const StepGraph::Op& op, const KeptInFp32& kept,
                    const std::vector<bool>& is_16_bit);
 
-/// By value: whether it is in 16 bits.
+/// For each value whether it is in 16 bits.
 DEMI_API std::vector<bool> values_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
 
 /// A tensor of an op that is in 16 bits.
@@ -78,7 +78,7 @@ struct PlacedTensor {
 /// Whether it is a gradient, which counts times the loss scale.
 bool is_gradient(TensorPlace place);
 
-/// In forward, then from the loss backward: the order of training.
+/// Tensors that are in 16 bits, in the order of training: forward, then from the loss backward.
 std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
 
 const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor);
@@ -95,7 +95,7 @@ DEMI_API std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& 
 /// name. None if it does already, or cannot.
 DEMI_API std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, int op);
 
-/// With the cures, too.
+/// `kept` with the cures added.
 KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures);
 
 /// What has to compute in FP32 so that a batch is finite which is not: from the op at its origin
@@ -117,7 +117,7 @@ class CureSearch {
   std::vector<int> open_;  // ops to be cured, or looked behind
 };
 
-/// Without those that can be left out while the others are enough.
+/// The cures without those that can be left out while the others are enough.
 std::vector<Cure> without_needless(std::vector<Cure> cures,
                                    const std::function<bool(const std::vector<Cure>&)>& is_enough);
 

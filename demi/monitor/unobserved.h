@@ -21,7 +21,7 @@ inline at::Tensor values_of(const at::Tensor& tensor) {
   return tensor.is_sparse() ? tensor.coalesce().values() : tensor.detach();
 }
 
-/// By which an observer recognises tensors that share memory; null without any.
+/// The memory by which an observer recognises tensors that share it; null without any.
 inline const void* memory_of(const at::Tensor& tensor) {
   return tensor.has_storage() ? tensor.storage().unsafeGetStorageImpl() : nullptr;
 }

@@ -38,7 +38,7 @@ std::string label_of(const StepGraph::Op& op) {
   return op.layer.empty() ? op.outer : op.outer + " in " + op.layer;
 }
 
-// Whose overflow an op passes on: its input's, if that one overflows as well.
+// Whose overflow an op passes on: that of its input, if that one overflows as well.
 std::string origin_of(const StepGraph& graph, const PlacedTensor& tensor) {
   const auto value_of = [&](int i) -> const StepGraph::Value& {
     return graph.values[static_cast<std::size_t>(i)];
@@ -60,7 +60,7 @@ double share(std::int64_t part, const FormatLoss& loss) {
   return loss.elements == 0 ? 0 : static_cast<double>(part) / static_cast<double>(loss.elements);
 }
 
-// By layer, op and place, in the order of training.
+// Fates of the tensors by layer, op and place, in the order of training.
 std::vector<TensorFate> fates_of(const StepGraph& graph, const KeptInFp32& kept) {
   std::vector<TensorFate> fates;
   std::map<std::tuple<std::string, std::string, TensorPlace>, std::size_t> known;
@@ -112,7 +112,7 @@ struct WhatIf::Impl {
   void try_batch(const loop::StepView& view);
 };
 
-// Those of the numbers that were counted, then those of the batches that were tried.
+// Cures for the numbers that were counted, then those for the batches that were tried.
 std::vector<Cure> WhatIf::Impl::all_cures(const std::vector<Cure>& more) const {
   std::vector<Cure> known = tried;
   known.insert(known.end(), more.begin(), more.end());

@@ -19,11 +19,11 @@ namespace demi::monitor {
 
 /// The 16-bit run that WhatIf asks about.
 struct WhatIfOptions {
-  /// Of its region: fp16 or bf16.
+  /// The dtype of the run's region: fp16 or bf16.
   c10::ScalarType format = c10::ScalarType::Half;
   /// Which op runs in what there, and the parts that are in FP32 already.
   OpPolicy policy = {};
-  /// Factor of its loss, at its beginning; 1: the loss is not scaled.
+  /// The loss scale at the run's beginning; 1: the loss is not scaled.
   double loss_scale = 65536;
   /// The scale is halved for a batch until none of its gradients overflows, but not below 1; false:
   /// it stays.
@@ -99,7 +99,7 @@ class DEMI_API WhatIf : public loop::StepObserver {
   void after_forward(const loop::StepView& view, const at::Tensor& output) override;
   void after_backward(const loop::StepView& view) override;
 
-  /// Of the batches so far.
+  /// The result over the batches so far.
   WhatIfResult result() const;
 
  private:

@@ -15,9 +15,9 @@
 namespace demi::nn {
 namespace {
 
-// From so many rows and classes on.
+// Rows and classes from which on it is faster to work by classes.
 constexpr std::int64_t kFewRows = 64, kFewClasses = 4096;
-// Of classes: with 512 rows, logits of 3 MiB in FP32.
+// Classes of a block, the most and the least: with 512 rows the most give logits of 3 MiB in FP32.
 constexpr std::int64_t kLargestBlock = 1536, kLeastClasses = 64;
 // A block's share of all logits, which oneDNN's own memory and 16-bit copies come to. With a soft
 // cap its slope is there, too.
@@ -29,7 +29,7 @@ std::int64_t classes_of_block(const HeadAndTargets& of, std::int64_t rows) {
   return std::max(kLeastClasses, std::min(some, kLargestBlock) / kLeastClasses * kLeastClasses);
 }
 
-/// Of some rows, over the classes so far: (rows, 1), but right.
+/// Sums of some rows over the classes so far: (rows, 1); best and right: (rows).
 struct RowSums {
   at::Tensor largest, sum_exp;  // sum_exp of exp(logit - largest)
   at::Tensor at_target;
@@ -151,7 +151,7 @@ class ByClasses {
     sums.largest = largest;
   }
 
-  /// Of equal logits the first one is the largest, and NaN is larger than all, as in argmax.
+  /// The first of equal logits counts as the largest, and NaN is larger than all, as in argmax.
   static void add_right(const at::Tensor& z, const at::Tensor& column, const at::Tensor& inside,
                         const at::Tensor& most, RowSums& sums) {
     const at::Tensor better =

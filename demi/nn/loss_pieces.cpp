@@ -25,7 +25,7 @@ namespace {
 
 // Fewer classes in a product do not pay.
 constexpr std::int64_t kLeastBlock = 64;
-// Of classes, of which a core's second-level cache holds weight, gradient and logits.
+// Classes of which a core's second-level cache holds weight, gradient and logits.
 constexpr std::int64_t kCachedBlock = 256;
 // cuBLAS's fast products of 16 bits want rows of a multiple of 16 bytes: with GPT-2's 50,257
 // classes they took 5 to 7 times as long as with 50,304 on an H100.

@@ -26,14 +26,14 @@ struct TokenContext {
 
 /// Sizes and parts of a self-attention layer.
 struct SelfAttentionOptions {
-  /// Of a token's vector, and heads of queries. `heads` divides `width`.
+  /// Elements of a token's vector, and heads of queries. `heads` divides `width`.
   std::int64_t width = 0, heads = 1;
   std::int64_t key_heads = 0;  ///< A divisor of heads; 0: as many as heads.
   bool bias = true;            ///< Of both linear layers.
   bool qk_norm = false;        ///< RMSNorm over each head of q and k, before rotary positions.
   /// With qk_norm: a factor for each feature of a head.
   bool qk_norm_weight = true;
-  /// Of these norms.
+  /// Epsilon of the norms of q and k.
   double qk_norm_eps = 1e-5;
   double attention_dropout = 0;  ///< Of the weights.
   double residual_dropout = 0;   ///< Of the result.
@@ -58,7 +58,7 @@ class DEMI_API SelfAttentionImpl : public Cloneable<SelfAttentionImpl> {
                      KeyValueCache* cache = nullptr);
 
   torch::nn::Linear qkv{nullptr}, out{nullptr};
-  /// Of queries and keys, per head; undefined without qk_norm.
+  /// Norms of queries and keys, per head; undefined without qk_norm.
   Norm q_norm{nullptr}, k_norm{nullptr};
 
  protected:

@@ -17,7 +17,7 @@ namespace demi::nn {
 
 /// Sizes and parts of a block.
 struct TransformerBlockOptions {
-  /// Of a token's vector, and heads of queries. `heads` divides `width`.
+  /// Elements of a token's vector, and heads of queries. `heads` divides `width`.
   std::int64_t width = 0, heads = 1;
   std::int64_t key_heads = 0;  ///< 0: as many as heads.
   std::int64_t hidden = 0;     ///< Of the feed-forward part; 0: its default.
@@ -29,7 +29,7 @@ struct TransformerBlockOptions {
   Activation activation = Activation::gelu;  // of the feed-forward layer
   /// As SelfAttentionOptions has it.
   bool qk_norm = false;
-  /// Of the attention's weights.
+  /// Dropout of the attention's weights.
   double attention_dropout = 0;
   double residual_dropout = 0;  ///< Of what attention and feed-forward part add.
 };

@@ -59,7 +59,8 @@ void multiply_wide(const at::Tensor& out, const at::Tensor& addend, const at::Te
   }
 }
 
-/// The same for a long k: out whole in FP32, sums over some of a's columns and b's rows at a time.
+/// As multiply_wide(), for a long k: out whole in FP32, sums over some of a's columns and b's rows
+/// at a time.
 void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
                    const at::Tensor& b, const Scales& scales) {
   Widened widened_a, widened_b;
@@ -126,7 +127,8 @@ at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Ten
   return out;
 }
 
-/// Those of a batch are often attention's, which are not kept.
+/// Keeps the product of two matrices (tensor::kept). Those of a batch are often attention's, which
+/// are not kept.
 at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                       const Scales& scales) {
   const auto compute = [&] { return computed(addend, a, b, scales); };

@@ -15,9 +15,9 @@ class AllocationSink {
   virtual void freed(const void* address) noexcept = 0;
 };
 
-/// Of the CPU; null: nobody listens.
+/// The sink for the CPU's memory; null: nobody listens.
 inline std::atomic<AllocationSink*> cpu_sink{nullptr};
-/// Threads that are telling it something.
+/// Calls of that sink in progress, by any thread.
 inline std::atomic<int> cpu_sink_calls{0};
 
 /// Calls tell(sink) if somebody listens. Costs one read if nobody does.

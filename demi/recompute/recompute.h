@@ -41,7 +41,7 @@ using Function = std::function<Tensors(const Tensors&)>;
 /// What recompute() is made of: its call, whatever it takes, as a function of tensors.
 DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOptions& options);
 
-/// The same options; nothing is thrown through a function that is noexcept.
+/// The options, without early_stop if the function is noexcept: nothing is thrown through it.
 inline RecomputeOptions fit_for(bool is_noexcept, RecomputeOptions options) {
   options.early_stop = options.early_stop && !is_noexcept;
   return options;
@@ -88,7 +88,7 @@ auto recompute(Call&& function, const std::vector<at::Tensor>& inputs,
     return recomputation::run(std::forward<Call>(function), inputs, fit);
 }
 
-/// The same with one input.
+/// As recompute() above, with one input.
 template <class Call>
 auto recompute(Call&& function, const at::Tensor& input, const RecomputeOptions& options = {}) {
   return recompute(

@@ -84,7 +84,7 @@ struct Steps {
   int64_t row_before(int64_t time, int64_t sequence) const { return row(time + reverse, sequence); }
   int64_t row_after(int64_t time, int64_t sequence) const { return row(time + !reverse, sequence); }
 
-  // Of an array over times + 1, by time: what a step came from, and what it left.
+  // Parts of an array over times + 1, by time: what a step came from, and what it left.
   at::Tensor before(const at::Tensor& all) const { return all.narrow(0, reverse, times); }
   at::Tensor after(const at::Tensor& all) const { return all.narrow(0, !reverse, times); }
 
@@ -240,7 +240,7 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
                                const at::Tensor& cell, bool reverse, at::IntArrayRef running,
                                bool keep) {
     const products::NoAutocast no_autocast;
-    // Not as a view that autograd would follow: what is returned stands for itself.
+    // The output is a part of trace.hidden, which autograd must not follow as a view.
     const at::AutoDispatchBelowADInplaceOrView below;
     const Steps steps{input.size(0), input.size(1), input.size(2),
                       w_hh.size(1),  reverse,       running.vec()};
@@ -286,7 +286,8 @@ struct LstmFunction : torch::autograd::Function<LstmFunction> {
                       context->saved_data["reverse"].toBool(),
                       context->saved_data["running"].toIntVector()};
     const auto dtype = x.scalar_type();
-    // Of 16-bit results, so `to` makes a tensor of its own, which the steps then write.
+    // These are gradients of 16-bit results, so `to` makes a tensor of its own, which the steps
+    // then write.
     const auto fp32_or_zero = [&](const at::Tensor& gradient) {
       return gradient.defined()
                  ? gradient.to(at::kFloat).contiguous()

@@ -182,7 +182,7 @@ void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspect
   pending.skip_if(seen);
 }
 
-/// Without a step demi's optimizers still hold what was recorded for it.
+/// Ends all inspections. Without a step demi's optimizers still hold what was recorded for it.
 void GradScaler::Impl::end_inspections() {
   for (auto& [optimizer, inspection] : inspections)
     if (const auto own = inspection.stage == Stage::kUnscaled ? inspection.own.lock() : nullptr)
@@ -282,7 +282,7 @@ void GradScaler::Impl::decide_by_norm(const std::vector<torch::optim::Optimizer*
   }
 }
 
-/// By decide_by_norm(), of the gradients that are there.
+/// Whether decide_by_norm() has decided for the gradients that are there.
 bool GradScaler::Impl::is_decided(torch::optim::Optimizer& optimizer) {
   const bool was =
       options.enabled ? inspections[&optimizer].above.defined() : above.contains(&optimizer);
@@ -291,7 +291,7 @@ bool GradScaler::Impl::is_decided(torch::optim::Optimizer& optimizer) {
   return !own || own->pending().is_still_decided_by_norm();
 }
 
-/// Without scaling.
+/// A step without scaling.
 StepResult GradScaler::Impl::step_unscaled(torch::optim::Optimizer& optimizer,
                                            const LossClosure& closure) {
   constexpr float kNone = std::numeric_limits<float>::quiet_NaN();

@@ -74,8 +74,8 @@ class DEMI_API GradScaler {
   /// does that by itself.
   StepResult step(torch::optim::Optimizer& optimizer, const LossClosure& closure = nullptr);
 
-  /// The same for several optimizers that skip together: an Inf or NaN in the gradients of one
-  /// holds back all, and so does their norm together if it is above the
+  /// As step() above, for several optimizers that skip together: an Inf or NaN in the gradients of
+  /// one holds back all, and so does their norm together if it is above the
   /// StepOptions::skip_norm_above of one.
   std::vector<StepResult> step(const std::vector<torch::optim::Optimizer*>& optimizers);
 

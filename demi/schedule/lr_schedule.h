@@ -27,7 +27,8 @@ DEMI_API Schedule exponential(double gamma);
 /// CosineAnnealingLR; Loshchilov and Hutter 2017, "SGDR", equation 5.
 DEMI_API Schedule cosine(int64_t t_max, double eta_min = 0);
 
-/// The same, restarted after t_0 steps, then after t_0 x t_mult, ... CosineAnnealingWarmRestarts.
+/// As cosine(), restarted after t_0 steps, then after t_0 x t_mult, ...
+/// CosineAnnealingWarmRestarts.
 DEMI_API Schedule cosine_warm_restarts(int64_t t_0, int64_t t_mult = 1, double eta_min = 0);
 
 /// base_lr x a factor that goes from start_factor to end_factor over total_steps, in a straight
@@ -66,7 +67,7 @@ struct OneCycleOptions {
   bool three_phase = false;
   /// SGD's momentum or Adam's beta1 at the peak of the rate.
   double base_momentum = 0.85;
-  /// The same at both ends.
+  /// SGD's momentum or Adam's beta1 at both ends.
   double max_momentum = 0.95;
 };
 

@@ -32,7 +32,7 @@ class DEMI_API Scheduler {
   /// The next step's rate. Throws as the schedule: one_cycle past its last step.
   void step();
 
-  /// The same, except that a skipped step does not advance the schedule. Waits for the device that
+  /// As step() above, but a skipped step does not advance the schedule. Waits for the device that
   /// stepped.
   void step(const StepResult& result);
 
@@ -49,7 +49,7 @@ class DEMI_API Scheduler {
   /// groups could not load the state.
   static void check_state_dict(const StateDict& state, size_t groups, const Schedule& schedule,
                                const Schedule& momentum = nullptr);
-  /// The same for this scheduler.
+  /// Throws UsageError if this scheduler could not load the state.
   void check_state_dict(const StateDict& state) const;
 
  private:

@@ -41,8 +41,9 @@ Value operator*(const Value& a, const Value& b) {
   if (a.is_number()) return Value(b.tensor * a.number);
   return Value(b.is_number() ? a.tensor * b.number : a.tensor * b.tensor);
 }
-/// By a tensor on the device where the divisor is a number: LibTorch would multiply by its
-/// reciprocal. Of no dimensions, since one dimension would broadcast a parameter that has none.
+/// Divides by a tensor on the device where the divisor is a number: LibTorch would multiply by its
+/// reciprocal. The tensor has no dimensions, since one dimension would broadcast a parameter that
+/// has none.
 Value operator/(const Value& a, const Value& b) {
   if (!b.is_number()) return Value(a.tensor / b.tensor);
   return Value(a.tensor / at::full({}, b.number, a.tensor.options()));

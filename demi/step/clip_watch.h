@@ -9,7 +9,7 @@ namespace demi::optim {
 /// the limit then, the same round number in one step after the other.
 class ClipWatch {
  public:
-  /// Once a step; true in the third such step in a row.
+  /// Call it once a step. Returns true in the third such step in a row.
   bool note(double scale, double scaled_norm) {
     constexpr double kLeastScale = 1024, kGreatestLimit = 100;
     const bool is_like_a_limit =
@@ -23,7 +23,7 @@ class ClipWatch {
  private:
   static constexpr double kSlack = 1e-5;  // of FP32 sums
 
-  /// Of two digits: 0.25, 1, 40.
+  /// Whether the number has two digits: 0.25, 1, 40.
   static bool is_round(double number) {
     const double digits = number / std::pow(10, std::floor(std::log10(number)) - 1);
     return std::abs(digits - std::round(digits)) <= kSlack * digits;

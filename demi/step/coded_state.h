@@ -29,7 +29,7 @@ kernels::Codec codec_for(const kernels::State& state, Moments moments, const at:
 bool has_order_of(const at::Tensor& tensor, const at::Tensor& other);
 
 c10::ScalarType dtype_of(kernels::Codec codec);
-/// Of a tensor that holds a state; nothing for FP32 and FP64.
+/// The codec of a tensor that holds a state; none for FP32 and FP64.
 std::optional<kernels::Codec> codec_of(const at::Tensor& state);
 
 /// For the kernels: values null for a state that is not coded.

@@ -15,13 +15,13 @@ namespace demi::optim {
 
 DEMI_API const char* name_of(WeightMode mode);
 
-/// Of a parameter in that mode. Nothing: it has a master, or is fp32 or fp64. Throws UsageError for
-/// a parameter that the mode does not know.
+/// The codec of a parameter in that mode. None: it has a master, or is fp32 or fp64. Throws
+/// UsageError for a parameter that the mode does not know.
 std::optional<kernels::WeightCodec> codec_for(const at::Tensor& parameter, WeightMode mode);
 
-/// Of a remainder; nothing: the codec keeps none.
+/// The dtype of the codec's remainder; none: the codec keeps none.
 DEMI_API std::optional<c10::ScalarType> remainder_dtype(kernels::WeightCodec codec);
-/// fp16 or bf16: what the parameter of such a remainder has.
+/// The dtype of a parameter with such a remainder: fp16 or bf16.
 c10::ScalarType parameter_of_remainder(c10::ScalarType dtype);
 /// The mode that keeps such a remainder; nothing: there is none.
 std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype);
@@ -29,9 +29,10 @@ std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype);
 /// The FP32 numbers, a copy on the parameter's device, for which the host does not wait.
 DEMI_API at::Tensor joined_weight(const at::Tensor& parameter, const at::Tensor& remainder);
 
-/// The same where the parameter may have another dtype than the remainder is for, since the program
-/// has converted it (Module::to). FP32 and FP64: the numbers that the halves stood for come back
-/// where nobody wrote to them, in the parameter's dtype. The other 16-bit format: its own numbers.
+/// As joined_weight(), where the parameter may have another dtype than the remainder is for, since
+/// the program has converted it (Module::to). FP32 and FP64: the numbers that the halves stood for
+/// come back where nobody wrote to them, in the parameter's dtype. The other 16-bit format: its own
+/// numbers.
 DEMI_API at::Tensor converted_weight(const at::Tensor& parameter, const at::Tensor& remainder);
 
 /// The reverse of joined_weight, in place; without a key rounded to nearest. `remainder`: undefined

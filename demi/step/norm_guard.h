@@ -11,13 +11,13 @@
 
 namespace demi::optim {
 
-/// Of the gradients of one optimizer: both fp32, (), on any device.
+/// The norm of one optimizer's gradients: both fp32, (), on any device.
 struct NormPart {
   at::Tensor norm;       // L2
   at::Tensor found_inf;  // not 0: an Inf or NaN among them
 };
 
-/// Of all gradients of a step: both fp32, (), on the device of the first part.
+/// The norm of all gradients of a step: both fp32, (), on the device of the first part.
 struct JointNorm {
   at::Tensor norm;    // L2, without the parts that hold an Inf or NaN
   at::Tensor finite;  // 0 or 1: there is none of those
@@ -45,13 +45,14 @@ class DEMI_API NormGuard {
 
   /// Whether a norm (fp32, ()) is above the limit: fp32, (), 0 or 1.
   at::Tensor is_above(const at::Tensor& norm);
-  /// After the step. `skipped`: fp32, (), not 0 if it was skipped, for whatever reason.
+  /// Call it after the step. `skipped`: fp32, (), not 0 if it was skipped, for whatever reason.
   void note(const NormDecision& decision, const at::Tensor& skipped);
 
   /// fp32, (kWindow): norms of the last steps that were taken, oldest first; -1: there is none yet.
   /// Undefined if the limit needs none, or before the first step.
   const at::Tensor& window() const { return norms_; }
-  /// Of another run of the same option. Undefined: none yet. Throws UsageError for what is none.
+  /// Sets the window() of another run with the same option. Undefined: none yet. Throws UsageError
+  /// for a tensor that is no window.
   void set_window(const at::Tensor& norms);
 
  private:

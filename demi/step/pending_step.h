@@ -45,7 +45,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   /// measured before stays a factor of these gradients. Throws UsageError for a scale that is out
   /// of range, if that is known without waiting for a device.
   void set_scale(const at::Tensor& scale);
-  /// The same, and gradients that are not of 16 bits are divided by the scale now, in place.
+  /// As set_scale(), and divides gradients that are not of 16 bits by the scale now, in place.
   void unscale_(const at::Tensor& scale);
   /// What backward has done to the gradients since unscale_().
   enum class Since {
@@ -95,7 +95,8 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void clip_value(const std::vector<at::Tensor>& parameters, double limit);
   /// Writes scale, factors and limits into .grad, as fp32, so that more can be recorded.
   void apply_recorded_factors();
-  /// The same if anything is recorded for a gradient of 16 bits, which then needs no record.
+  /// As apply_recorded_factors(), but only if anything is recorded for a gradient of 16 bits, which
+  /// then needs no record.
   void write_16_bit_gradients_as_fp32();
 
   /// The gradient as the step will use it: fp32, unscaled and clipped. Undefined without a

@@ -5,7 +5,7 @@
 namespace demi::optim {
 namespace {
 
-/// Null for an undefined tensor and for one that has no storage (sparse).
+/// The tensor's storage; null for an undefined tensor and for one that has none (sparse).
 c10::StorageImpl* storage_of(const at::Tensor& tensor) {
   const at::TensorImpl& impl = *tensor.unsafeGetTensorImpl();
   return impl.has_storage() ? impl.unsafe_storage().unsafeGetStorageImpl() : nullptr;
@@ -16,7 +16,7 @@ c10::intrusive_ptr<c10::StorageImpl> held(c10::StorageImpl* storage) {
   return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
 }
 
-/// Of the rule's states there may be any number.
+/// Tensors of a state besides the rule's, of which there may be any number.
 constexpr std::size_t kOthers = 3;
 
 }  // namespace

@@ -78,9 +78,9 @@ struct StepOptions {
   /// false: it is decoded and kept in the optimizer's own form, and a warning says what that has
   /// lost. true: it is refused, and nothing is changed.
   bool strict_state = false;
-  /// Of the random bits by which states are rounded. They depend besides on the parameter's number
-  /// through all groups, the updates that it has taken, and the element's place in memory, but not
-  /// on threads, path or ranks.
+  /// Seed of the random bits by which states are rounded. The bits depend besides on the
+  /// parameter's number through all groups, the updates that it has taken, and the element's place
+  /// in memory, but not on threads, path or ranks.
   std::uint64_t rounding_seed = 0;
 };
 

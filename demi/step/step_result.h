@@ -51,7 +51,7 @@ class DEMI_API StepResult {
   /// Whether the numbers are on a device, so that reading them waits for it.
   bool is_on_device() const { return device_.defined(); }
 
-  /// Nothing was changed.
+  /// Whether the step was skipped: it changed nothing.
   bool skipped() const { return numbers().found_inf != 0; }
 
   /// Why nothing was changed; kNone: the step was taken.
@@ -72,14 +72,14 @@ class DEMI_API StepResult {
   /// The loss scale that these gradients carried; 1 without a scaler.
   float scale() const { return numbers().scale; }
 
-  /// The same step, with what its closure returned.
+  /// This result, with what the step's closure returned.
   StepResult with_loss(at::Tensor loss) const {
     StepResult result = *this;
     result.loss_ = std::move(loss);
     return result;
   }
 
-  /// The same step of an optimizer that has another address now.
+  /// This result, for an optimizer that has another address now.
   StepResult moved_to(const torch::optim::Optimizer* optimizer) const {
     StepResult result = *this;
     if (optimizer_) result.optimizer_ = optimizer;

@@ -134,7 +134,8 @@ void unscale_dense(const kernels::CpuKernels& kernels, const at::Tensor& gradien
   gradient.unsafeGetTensorImpl()->bump_version();
 }
 
-/// Of the implementation: at::Tensor's own grad() first asks whether this is a leaf.
+/// The gradient that the implementation holds: at::Tensor's own grad() first asks whether this is a
+/// leaf.
 const at::Tensor& gradient_of(const Member& member) {
   return member.parameter.unsafeGetTensorImpl()->grad();
 }
@@ -260,7 +261,7 @@ void TensorTable::unscale_wide(const at::Tensor& scale) {
     const bool strided = gradient.layout() == at::kStrided;
     if (strided && overlaps_itself(gradient)) {
       member.parameter.mutable_grad() = gradient.mul(inverse);
-      // The same gradient, with memory of its own.
+      // The new tensor is the same gradient, with memory of its own.
       if (member.held.gradient.defined()) member.held.gradient = member.parameter.grad();
     } else if (!strided || !gradient.is_non_overlapping_and_dense() ||
                gradient.scalar_type() != at::kFloat) {
@@ -288,8 +289,8 @@ void TensorTable::note_stream() {
   }
 }
 
-/// The same of what lives for one step, or is replaced between two: it may have been made on
-/// another stream.
+/// As note_stream(), for what lives for one step, or is replaced between two: it may have been made
+/// on another stream.
 void TensorTable::note_stream_of_inputs() {
   if (!device().is_cuda()) return;
   const c10::Stream stream = *current_stream(device());

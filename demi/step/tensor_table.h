@@ -41,8 +41,8 @@ class TensorTable {
 
   /// Compares .grad of all parameters with the held gradients, and nothing else.
   void compare(std::span<Seen> seen) const;
-  /// The same, and the passes read these gradients from now on. The pointers are valid until the
-  /// calling function of the optimizer ends. A gradient that is lost is held no more, and its
+  /// As compare(), and the passes read these gradients from now on. The pointers are valid until
+  /// the calling function of the optimizer ends. A gradient that is lost is held no more, and its
   /// factor is gone. Throws UsageError for a gradient that does not fit. Returns whether a 16-bit
   /// gradient was written to since it was held, or the program has put another tensor in its place,
   /// which it may have made of it.
@@ -64,8 +64,8 @@ class TensorTable {
   void measure();         // pass 1, and its sums into the state
   void keep_gradients();  // holds the present gradients until the step ends
   void note_unscaled();   // the present gradients were unscaled
-  /// Of the gradients that there are now: whether backward has made or added to one since
-  /// note_unscaled(), and whether one is divided, as a whole or in part.
+  /// State of the present gradients: whether backward has made or added to one since
+  /// note_unscaled(), and whether one is divided by the scale, as a whole or in part.
   struct SinceUnscaled {
     bool arrived = false, divided = false;
   };
@@ -78,11 +78,11 @@ class TensorTable {
   /// Takes over the groups' numbers.
   void update_groups(const Groups& groups);
 
-  /// Null for a parameter of another table.
+  /// The member of a parameter; null for a parameter of another table.
   Member* member_of(const at::Tensor& parameter);
-  /// Null also for a parameter without a gradient in this step.
+  /// As member_of(); null also for a parameter without a gradient in this step.
   Member* reader_of(const at::Tensor& parameter);
-  /// Of a member, among those of all tables.
+  /// The place of a member among those of all tables.
   std::size_t place_of(const Member& member) const { return first_ + index_of(member); }
 
  private:

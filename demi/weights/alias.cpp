@@ -33,7 +33,7 @@ at::Tensor with_edge_to(const at::Tensor& low, NodePointer node, std::uint32_t i
   return alias;
 }
 
-// Of LibTorch's own: the one input that it has must not add up in 16 bits.
+// An edge to LibTorch's own accumulator, whose one input must not add up in 16 bits.
 autograd::Edge widening_edge(NodePointer libtorchs, const autograd::AutogradMeta& meta) {
   if (meta.allow_grad_dtype_mismatch_)
     const_cast<autograd::InputMetadata&>(libtorchs->input_metadata(0)).set_grad_dtype(at::kFloat);

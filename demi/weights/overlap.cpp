@@ -35,8 +35,8 @@ void each_element(const at::Tensor& tensor, std::int64_t dim, std::int64_t offse
     each_element(tensor, dim + 1, offset + i * tensor.stride(dim), visit);
 }
 
-/// Of two whose extents meet. Dense ones have no gaps; of others every byte is checked, which is
-/// slow and rare.
+/// Whether two tensors whose extents meet share a byte. Dense ones have no gaps; of others every
+/// byte is checked, which is slow and rare.
 bool share_bytes(const at::Tensor& a, const Extent& of_a, const at::Tensor& b, const Extent& of_b) {
   if (a.is_non_overlapping_and_dense() && b.is_non_overlapping_and_dense()) return true;
   std::vector<bool> taken(of_a.end - of_a.begin);

@@ -28,9 +28,9 @@ inline constexpr std::uint16_t kLeastScale = 0x0080u;
 /// 2^126, and the greatest whose square is finite.
 inline constexpr std::uint16_t kGreatestScale = 0x7E80u, kGreatestRootScale = 0x5F7Fu;
 
-/// Of a group whose greatest magnitude, or the root of it, has these bits: rounded up, so that no
-/// code is beyond the last one. 0 for a group of zeros, and of what is below FP32's normal numbers;
-/// what is beyond `greatest` is cut there.
+/// The scale of a group whose greatest magnitude, or the root of it, has these bits: rounded up, so
+/// that no code is beyond the last one. 0 for a group of zeros, and for what is below FP32's normal
+/// numbers; cut at `greatest`.
 DEMI_HOST_DEVICE std::uint16_t group_scale(std::uint32_t bits, std::uint16_t greatest) {
   if (bits >= kInfBits) return kNanScale;
   if (bits < bits_from_bf16(kLeastScale)) return 0;

@@ -7,7 +7,7 @@
 #include "demi/kernels/codecs/companded.h"
 #include "demi/kernels/formulas.h"
 
-// Coded arrays an element at a time, for whoever has no vectors of them. Internal linkage.
+// Coded arrays an element at a time, for code without vectors of them. Internal linkage.
 namespace demi::kernels {
 namespace {
 
@@ -15,7 +15,7 @@ DEMI_HOST_DEVICE std::uint16_t& scale_at(const Coded& array, std::int64_t i) {
   return static_cast<std::uint16_t*>(array.scales)[i / kCodeGroup];
 }
 
-/// Of a code of 8 bits.
+/// The number that a code of 8 bits stands for.
 DEMI_HOST_DEVICE float decoded(Codec codec, std::uint8_t code, std::uint16_t scale) {
   const std::int32_t whole = code, number = static_cast<std::int8_t>(code);
   return codec == Codec::root ? from_root_code(whole, scale_of(scale))
@@ -30,13 +30,14 @@ DEMI_HOST_DEVICE float decoded(const Coded& array, std::int64_t i) {
   return std::bit_cast<float>(bits_from_bf16(half));
 }
 
-/// What a group's scale is the greatest of, as bits that compare as it does.
+/// The bits of x's magnitude, or of its root's, which compare as the numbers do. The greatest of a
+/// group gives its scale.
 DEMI_HOST_DEVICE std::uint32_t magnitude_bits(Codec codec, float x) {
   const float magnitude = codec == Codec::root ? square_root(not_negative(x)) : x;
   return std::bit_cast<std::uint32_t>(magnitude) & 0x7FFFFFFFu;
 }
 
-/// Of a group with that greatest magnitude.
+/// The scale of a group whose greatest magnitude_bits() are these.
 DEMI_HOST_DEVICE std::uint16_t scale_for(Codec codec, std::uint32_t greatest) {
   return group_scale(greatest, codec == Codec::root ? kGreatestRootScale : kGreatestScale);
 }

@@ -11,8 +11,8 @@
 // 13 of which fp16 lacks; below 2^-14, where fp16 has a unit of 2^-24 for all, a multiple of 2^-39.
 // So numbers from 2^-16 to 65,520 are kept with all their bits, smaller ones as multiples of 2^-39
 // (rounded, ties to even), and what is 65,520 or more is Inf, as in fp16.
-// The same bits on every path: besides integers there are products by a power of two, which are
-// exact, and one rounded sum. Internal linkage.
+// The bits are the same on every path: besides integers there are products by a power of two, which
+// are exact, and one rounded sum. Internal linkage.
 namespace demi::kernels {
 namespace {
 
@@ -23,7 +23,7 @@ struct SplitFp16 {
   static constexpr std::int32_t kBeyond = 0x477FF000;       // of 65,520
   static constexpr std::int32_t kBias = 112 << 10;          // of fp16's exponent to FP32's
 
-  /// Of the bits of a number below 2^-14: how many 2^-39 it is.
+  /// How many 2^-39 the number below 2^-14 with these bits is.
   template <class I>
   static DEMI_HOST_DEVICE I multiple_of(I magnitude) {
     using F = Float<UnsignedOf<I>>;

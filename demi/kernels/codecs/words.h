@@ -53,12 +53,12 @@ DEMI_HOST_DEVICE UnsignedOf<F> bits_from(F x) {
   return std::bit_cast<UnsignedOf<F>>(x);
 }
 
-/// The same number, rounded to nearest.
+/// The whole number in FP32, rounded to nearest.
 template <class I>
 DEMI_HOST_DEVICE Float<UnsignedOf<I>> to_float(I whole) {
   return LanesOf<UnsignedOf<I>>::to_float(whole);
 }
-/// Towards zero.
+/// The FP32 number as a whole one, rounded towards zero.
 template <class F>
 DEMI_HOST_DEVICE Signed<UnsignedOf<F>> to_whole(F x) {
   return LanesOf<UnsignedOf<F>>::to_whole(x);

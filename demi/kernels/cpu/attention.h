@@ -183,7 +183,7 @@ void dot_rows(float* to, const uint16_t* a, int64_t a_stride, const uint16_t* b,
   }
 }
 
-/// Of sixteen queries from `query` on that may see the key.
+/// Which of the sixteen queries from `query` on may see the key.
 inline __mmask16 may_see(int64_t key, int64_t query, const Visible& of) {
   if (key >= of.keys || query >= of.queries) return 0;
   const __mmask16 queries = first(static_cast<int>(std::min<int64_t>(of.queries - query, kPairs)));

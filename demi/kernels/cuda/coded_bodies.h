@@ -12,7 +12,7 @@ namespace {
 
 /// Weights and states of which some are coded.
 struct CodedArrays {
-  /// Of the random bits of the tensor's roundings.
+  /// Streams of the random bits of the tensor's roundings.
   struct Streams {
     RandomStream state[3], parameter;
     Streams() = default;
@@ -132,7 +132,7 @@ struct UpdateCoded {
                                   : 0;
   }
 
-  /// Of the group of the thread's packet.
+  /// The new scale of the group to which the thread's packet belongs.
   static DEMI_HOST_DEVICE std::uint16_t new_scale(const TensorEntry& tensor, int m, int t,
                                                   const Shared& shared) {
     constexpr int kPackets = kCodeGroup / kPacket;
@@ -142,7 +142,7 @@ struct UpdateCoded {
     return scale_for(tensor.coded_moment[m].codec, all);
   }
 
-  /// Each thread whose packet begins a group.
+  /// Writes the new scales: each thread whose packet begins a group writes that group's.
   static DEMI_HOST_DEVICE void write_scales(const TensorEntry& tensor, std::uint32_t arrays,
                                             std::int64_t i, int t, const Shared& shared) {
     if (i % kCodeGroup != 0) return;
@@ -152,7 +152,7 @@ struct UpdateCoded {
         scale_at(tensor.coded_moment[m], i) = shared.scales[m][t];
   }
 
-  /// Of the states as they are stored, which pass 3 reads.
+  /// Adds to the sums of the trust ratio, with the states as they are stored, which pass 3 reads.
   static DEMI_HOST_DEVICE void add_trust(const Opened<rule>& opened, const Coefficients& c,
                                          std::int64_t left, int t, Shared& shared) {
     for (int k = 0; k < kPacket && k < left; ++k) {

@@ -157,7 +157,8 @@ const char* complaint_of(cudaError_t error) {
   return cudaGetErrorString(error);
 }
 
-// Of the current device. The first question makes a context there.
+// Why `device`, the current one, cannot run the kernels; null if it can. The first call makes a
+// context there.
 const char* why_not(int device) {
   int major = 0;
   cudaError_t error = cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device);
