@@ -26,9 +26,9 @@ struct LayerProductsRow {
   /// Forward and backward of the layer, milliseconds.
   double fp32_ms = 0, demi_ms = 0, libtorch_ms = 0;
   double error = 0;  // the greatest distance from FP32, of result and gradients, over its norm
-  /// Of demi's over FP32.
+  /// FP32's time over demi's.
   double speedup() const { return fp32_ms / demi_ms; }
-  /// Of demi's over LibTorch's.
+  /// LibTorch's time over demi's.
   double libtorch_over_demi() const { return libtorch_ms / demi_ms; }
 };
 

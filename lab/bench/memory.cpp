@@ -32,7 +32,7 @@ data::Kind kind_of(const settings::Config& config) {
   return models::find_model(config.model).reads;
 }
 
-// Of what the model is made for; of a model for any pictures what the config says.
+// The pictures that the model is made for; for a model of any pictures those that the config names.
 models::PictureShape pictures_of(const settings::Config& config) {
   return models::find_model(config.model)
       .pictures.value_or(

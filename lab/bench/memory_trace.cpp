@@ -108,7 +108,7 @@ class Alignment {
   static constexpr std::size_t kTable = 1 << 20;  // cells that are searched at once
   static constexpr int64_t kLargeShare = 1000;    // of the largest block
 
-  // Of blocks, by their places in a trace.
+  // Blocks, by their places in a trace.
   using Places = std::span<const std::size_t>;
 
   static std::vector<std::size_t> large_blocks(const Blocks& of) {
@@ -187,7 +187,7 @@ class Alignment {
     }
   }
 
-  /// Of all of `a` and the first j of `b`, for each j.
+  /// For each j the best likeness of all of `a` and the first j of `b`.
   std::vector<std::uint32_t> best_before(Places a, Places b) {
     std::vector<std::uint32_t> best(b.size() + 1, 0);
     for (const std::size_t i : a) {
@@ -202,7 +202,7 @@ class Alignment {
     return best;
   }
 
-  /// Of all of `a` and those of `b` from j on, for each j.
+  /// For each j the best likeness of all of `a` and those of `b` from j on.
   std::vector<std::uint32_t> best_after(Places a, Places b) {
     std::vector<std::uint32_t> best(b.size() + 1, 0);
     for (std::size_t i = a.size(); i-- > 0;) {

@@ -42,7 +42,7 @@ struct RecipeTiming {
 /// What `demi bench recipe` found.
 struct RecipeBenchResult {
   recipes::Machine machine;  // that it was measured on
-  /// Of the network, and examples of a step.
+  /// Parameters of the network, and examples of a step.
   int64_t parameters = 0, batch_size = 0;
   std::vector<RecipeTiming> runs;  // fp32 first
 };

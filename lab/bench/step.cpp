@@ -107,7 +107,8 @@ void demi_step(GradScaler& scaler, optim::Optimizer& optimizer, const Tensors& p
   scaler.update();
 }
 
-/// The same in LibTorch's own words: GradScaler's unscaling, clip_grad_norm_, the optimizer.
+/// As demi_step() with LibTorch's own functions: GradScaler's unscaling, clip_grad_norm_, the
+/// optimizer.
 void torch_step(torch::optim::Optimizer& optimizer, const Tensors& parameters,
                 const at::Tensor& inverse_scale) {
   Tensors gradients;

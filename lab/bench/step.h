@@ -34,10 +34,10 @@ struct StepBenchOptions {
 struct StepBenchResult {
   /// What was timed: optimizer, path of the kernels, device.
   std::string optimizer, kernels, device;
-  /// Of the optimizer.
+  /// Elements and tensors that the optimizer has.
   int64_t parameters = 0, tensors = 0;
   int threads = 0;  // LibTorch's threads on a CPU
-  /// Of a step.
+  /// Time of a step, and its spread.
   double ms = 0, ms_spread = 0;
   double bytes_per_parameter = 0;        // moved by a step
   double state_bytes_per_parameter = 0;  // held by the optimizer

@@ -31,7 +31,7 @@ class Times {
     const std::size_t half = sorted_.size() / 2;
     return sorted_.size() % 2 == 1 ? sorted_[half] : (sorted_[half - 1] + sorted_[half]) / 2;
   }
-  /// By how much the median is above the least; 0.1: 10 %.
+  /// How far the median is above the least, as a share of the least; 0.1: 10 %.
   double spread() const { return median() / least() - 1; }
 
  private:

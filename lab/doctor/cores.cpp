@@ -30,7 +30,7 @@ std::string pinning() {
   return text.empty() ? "none" : text;
 }
 
-// By a function that only that allocator has.
+// The allocator's name, known by a function that only that allocator has.
 std::string allocator() {
   for (const auto& [symbol, name] :
        {std::pair("mallctl", "jemalloc"), {"tc_version", "tcmalloc"}, {"mi_version", "mimalloc"}})

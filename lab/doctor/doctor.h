@@ -33,8 +33,8 @@ struct DiagnoseOptions {
 struct DeviceReport {
   std::string device;  // cpu, cuda:0
   std::string name;    // of the processor or GPU
-  // Of a GPU; empty elsewhere.
-  /// Name of the architecture, compute capability, versions of driver and CUDA.
+  /// A GPU's architecture by name, compute capability, and versions of driver and CUDA; empty for
+  /// a CPU.
   std::string architecture, compute_capability, driver, cuda;
   std::int64_t memory_bytes = 0;  // of the GPU
   std::vector<Format> formats;    // those that it can compute in
@@ -73,7 +73,7 @@ struct Diagnosis {
   std::vector<DataSetReport> data_sets;  // published ones
   std::optional<ModelCheck> model;       // of the model that was asked for
   std::vector<std::string> faults;       // settings in the way, to be put right before all else
-  /// Of the cores that the measurements asked for, what they got; none if nothing was measured, or
+  /// Share of the cores that the measurements asked for and got; none if nothing was measured, or
   /// if this kernel does not say.
   std::optional<double> cores_share;
   double seconds = 0;  // that the diagnosis took

@@ -26,7 +26,7 @@ struct GpuArchitecture {
 /// `compute_capability` is 10 * major + minor.
 DEMI_API GpuArchitecture gpu_architecture(int compute_capability);
 
-/// The same of a text such as "9.0"; that of 0 if it is none.
+/// The architecture for a text such as "9.0"; that of 0 if the text is none.
 DEMI_API GpuArchitecture gpu_architecture(std::string_view compute_capability);
 
 /// A number format on a device: whether its products have units of their own, and their rate.
@@ -45,7 +45,7 @@ struct Format {
 /// measured.
 DEMI_API std::vector<Format> formats_of(const InstructionSet& usable, Bf16Products bf16);
 
-/// Those of a GPU, not measured.
+/// The formats of a GPU, not measured.
 DEMI_API std::vector<Format> formats_of(const GpuArchitecture& architecture);
 
 /// Measures each for about so many seconds: products of square matrices, 16-bit ones in a region,

@@ -170,7 +170,7 @@ std::vector<WeighedDimension> weighed(const settings::Config& config,
   return all;
 }
 
-// Of large ones, whose rate the dtype's unit decides.
+// The gain of large products, whose rate the dtype's unit decides.
 double product_gain(const std::string& dtype, c10::Device device) {
   const std::int64_t size = device.is_cpu() ? 1024 : 4096;
   return product_ms("fp32", size, size, size, device) / product_ms(dtype, size, size, size, device);

@@ -64,7 +64,7 @@ double convolution_ms(const std::string& dtype, bool channels_last, c10::Device 
   return least_ms(dtype, device, [&] { at::conv2d(input, weight, {}, 1, 1); });
 }
 
-// By mmap itself: the program's own malloc keeps its memory.
+// Memory comes from mmap itself: the program's own malloc keeps its memory.
 double fill_ms(bool fresh) {
   constexpr size_t kBytes = 64 << 20;
   const auto map = [] {

@@ -19,7 +19,7 @@ struct Variable {
 /// The value of a variable, as std::getenv gives it.
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;
 
-/// Those that the library and the program read, by name, set or not; then those of settings
+/// Variables that the library and the program read, by name, set or not; then those of settings
 /// (DEMI_BATCH_SIZE) that are set.
 DEMI_API std::vector<Variable> variables();
 DEMI_API std::vector<Variable> variables(const Environment& environment);
@@ -27,7 +27,7 @@ DEMI_API std::vector<Variable> variables(const Environment& environment);
 /// Variables called DEMI_... that are set and that nothing reads, each with the nearest name that
 /// something does read: "DEMI_KERNEL: nothing reads it; did you mean DEMI_KERNELS?"
 DEMI_API std::vector<std::string> unknown_variables(const std::vector<std::string>& names);
-/// The same of the process's environment.
+/// The unknown variables of the process's environment.
 DEMI_API std::vector<std::string> unknown_variables();
 
 }  // namespace demi::doctor

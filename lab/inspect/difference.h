@@ -13,14 +13,14 @@ namespace demi::inspect {
 
 /// How a tensor of one file differs from the tensor of the same name of another.
 struct TensorDifference {
-  /// In what they differ.
+  /// What can differ between two tensors.
   enum class Kind { values, dtype, shape, only_in_first, only_in_second };
 
   std::string name;                                       // the tensor's name
   Kind kind = Kind::values;                               // in what they differ
   std::optional<checkpoint::StoredTensor> first, second;  // none where the tensor is missing
-  /// Of `values` and `dtype`: pairs of elements that differ in a bit; of two dtypes, in their
-  /// value.
+  /// For `values` and `dtype`: pairs of elements, and those that differ in a bit; between two
+  /// dtypes, in their value.
   int64_t elements = 0, different_elements = 0;
   /// The largest |first - second| of the pairs of finite numbers, in fp64. 0 of pairs that differ
   /// in their bits alone (0 and -0).
@@ -42,7 +42,7 @@ struct EntryDifference {
 /// apart.
 struct Difference {
   int64_t compared = 0;  // tensors of either side, without measured ones
-  /// Those that differ; `times`: of them, what was measured.
+  /// Tensors that differ; `times`: of them, what was measured.
   std::vector<TensorDifference> tensors, times;
   std::vector<EntryDifference<double>> numbers;    // numbers that differ
   std::vector<EntryDifference<std::string>> text;  // texts that differ

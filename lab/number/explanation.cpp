@@ -14,7 +14,7 @@ bool has(const std::vector<Step>& steps, Outcome outcome) {
   return std::ranges::any_of(steps, [&](const Step& step) { return step.outcome == outcome; });
 }
 
-// Of all steps together, given how the result compares with the exact value.
+// The outcome of all steps together, given how the result compares with the exact value.
 Outcome whole_outcome(const Format& format, const Expression::Value& value,
                       const std::optional<ExactNumber>& exact) {
   const Outcome last = value.steps.back().outcome;

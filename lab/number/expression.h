@@ -50,8 +50,8 @@ class DEMI_API Expression {
   /// One number, and one that Literal::is_stand_in.
   bool is_stand_in() const { return is_number() && nodes_.front().literal.is_stand_in; }
 
-  /// Without any rounding; a number over Inf is 0. None if it is not a finite number, or one of
-  /// more than 2^19 bits.
+  /// The value without any rounding; a number over Inf is 0. None if it is not a finite number, or
+  /// one of more than 2^19 bits.
   std::optional<ExactNumber> exact_value() const;
 
   struct Value {
@@ -59,7 +59,7 @@ class DEMI_API Expression {
     Bits bits;
     std::optional<ExactNumber> rounded_from;  // what the last rounding got
   };
-  /// In one format: each number is rounded to it, then each result, in the usual order.
+  /// The value in one format: each number is rounded to it, then each result, in the usual order.
   Value evaluate(const Format& format) const;
 
  private:
@@ -79,7 +79,7 @@ class DEMI_API Expression {
 /// The value as messages show it: all digits if they are few, else "about" and 17 of them, which
 /// are enough to distinguish two numbers of fp64.
 DEMI_API std::string shown(const ExactNumber& x);
-/// The same of a format's number: "-314.5", "-inf", "nan".
+/// A format's number as messages show it: "-314.5", "-inf", "nan".
 DEMI_API std::string shown(const Format& format, Bits bits);
 
 }  // namespace demi::number

@@ -19,7 +19,7 @@ struct Result {
 /// NaN and signed zeros as in IEEE 754-2019, sections 6 and 7. A result that is NaN has no payload.
 DEMI_API Result apply(const Format& format, Operation operation, Bits a, Bits b);
 
-/// The same on exact numbers. None if it is a division by 0.
+/// The operation on exact numbers. None if it is a division by 0.
 DEMI_API std::optional<ExactNumber> apply(Operation operation, const ExactNumber& a,
                                           const ExactNumber& b);
 

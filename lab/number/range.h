@@ -16,10 +16,10 @@ struct Range {
   std::string name;
   int bytes;  // of a value
   ExactNumber lowest, largest;
-  // Of floating point formats.
+  // Floating point formats alone have these.
   std::optional<ExactNumber> smallest_normal, smallest_denormal;
   std::optional<ExactNumber> epsilon;  // from 1 to the next number
-  // Of integers and fixed-point numbers: from any number to the next one.
+  // The distance from any integer or fixed-point number to the next one; none for other formats.
   std::optional<ExactNumber> step;
 };
 

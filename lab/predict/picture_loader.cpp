@@ -25,7 +25,8 @@ at::Tensor fitted(const at::Tensor& picture, int64_t size) {
       {.top = (rows - size) / 2, .left = (columns - size) / 2, .height = size, .width = size});
 }
 
-// Of (1, 3, H, W) in 16.16 fixed point, rounded: what is grey keeps its bits. ITU-R BT.601.
+// A picture (1, 3, H, W) in grey, in 16.16 fixed point, rounded: a grey one keeps its bits. ITU-R
+// BT.601.
 at::Tensor grey_of(const at::Tensor& picture) {
   const at::Tensor p = picture.to(at::kInt);
   const at::Tensor sum =

@@ -29,11 +29,11 @@ class DEMI_API PictureInputs : public data::Loader {
 
   int64_t examples() const override { return std::ssize(inputs_); }
   int64_t batches() const override { return (examples() + batch_size_ - 1) / batch_size_; }
-  /// Each picture is decoded once: of a second pass, which PrefetchLoader would make ahead, all are
+  /// Each picture is decoded once: in a second pass, which PrefetchLoader would make ahead, all are
   /// empty.
   data::Batch batch(int64_t epoch, int64_t position) const override;
 
-  /// Of a picture whose batch has been made; "": none.
+  /// The error of a picture whose batch has been made; "": none.
   const std::string& error(std::size_t input) const { return errors_[input]; }
   int64_t scaled() const { return scaled_; }
   int64_t made_grey() const { return made_grey_; }

@@ -36,7 +36,8 @@ struct Likely {
   double probability = 0;  // 0 to 1
 };
 
-/// Of one input: the likeliest classes, the first is the model's answer; or why there is none.
+/// The result for one input: the likeliest classes, the first is the model's answer; or why there
+/// is none.
 struct Prediction {
   std::size_t input = 0;               // its place among the inputs, from 0
   std::vector<Likely> likeliest = {};  // the first is the answer; empty: there is an error

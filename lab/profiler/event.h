@@ -20,13 +20,14 @@ struct Event {
   Kind kind = Kind::op;      // what was seen
   std::string name;          // as LibTorch's profiler has it
   std::uint64_t thread = 0;  // 0 for a device
-  /// By the profiler's clock, nanoseconds.
+  /// Begin and end by the profiler's clock, nanoseconds.
   std::int64_t start_ns = 0, end_ns = 0;
-  /// Of the arguments, in order; empty where one is no tensor.
+  /// Shapes of the arguments, in order; empty where one is no tensor.
   std::vector<std::vector<std::int64_t>> shapes;
-  /// Of the arguments, in order, as LibTorch spells them: "float", "c10::BFloat16", "Scalar".
+  /// Dtypes of the arguments, in order, as LibTorch spells them: "float", "c10::BFloat16",
+  /// "Scalar".
   std::vector<std::string> dtypes;
-  /// Of arguments that are whole numbers, truth values or lists of them; empty for others.
+  /// Values of arguments that are whole numbers, truth values or lists of them; empty for others.
   std::vector<std::vector<std::int64_t>> numbers;
   std::uint64_t id = 0;     // of an op
   std::uint64_t op_id = 0;  // of the op that started a kernel; 0: not known

@@ -140,7 +140,7 @@ double of_cudnn(const Event& event, std::size_t first) {
   return 2 * size_of({input.begin(), input.end() - 1}) * weights;
 }
 
-// Kernels of demi's: of the layer the last argument is how many rows it has.
+// demi's own kernels. The layer's last argument is its number of rows.
 double of_own_lstm(const Event& event, bool is_backward) {
   const Shape& rows = numbers(event, is_backward ? 1 : 3);
   if (rows.empty()) return 0;
@@ -148,7 +148,7 @@ double of_own_lstm(const Event& event, bool is_backward) {
                  shape(event, is_backward ? 0 : 2));
 }
 
-// Of attention and recurrent layers.
+// Operations of attention and recurrent layers; 0 for other events.
 double of_fused(const Event& event) {
   std::string_view name = event.name;
   const bool is_backward = drop_suffix(name, "_backward");

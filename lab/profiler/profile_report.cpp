@@ -154,7 +154,7 @@ OpRows rows_of(const Profile& p) {
   return rows;
 }
 
-// By their longest time in a run.
+// Names of the rows, those with the longest time in a run first.
 std::vector<std::string> in_order(const OpRows& rows) {
   const auto longest = [&](const std::string& name) {
     double most = 0;

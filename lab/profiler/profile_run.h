@@ -42,7 +42,7 @@ struct RunProfile {
   std::filesystem::path trace;       // that was written; empty: none
   std::vector<std::string> missing;  // what could not be measured, for people
 
-  /// Of the profiler: 0.02 is 2 % more time.
+  /// What the profiler costs: 0.02 is 2 % more time.
   double overhead() const {
     return plain_ms > 0 && recorded_ms > 0 ? recorded_ms / plain_ms - 1 : 0;
   }

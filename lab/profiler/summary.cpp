@@ -227,7 +227,7 @@ class Sums {
     }
   }
 
-  // Of the op that started the kernel, or of the kernel alone where that is not known.
+  // The entry of the op that started the kernel, or of "(no op)" where that is not known.
   OpUse& use_of_kernel(const Event& kernel) {
     const auto op = by_id_.find(kernel.op_id);
     if (op == by_id_.end() || events_[op->second].kind != Kind::op) return use_of("(no op)", "");

@@ -61,9 +61,10 @@ struct Summary {
 
 inline constexpr double kShortMs = 0.01;  // 10 us: about what a launch costs the host
 
-/// Of events as Recording::finish gives them, over that many steps. What lies outside the phases of
-/// a step (demi::data to demi::other) does not count: steps of a Trainer, or of a loop that enters
-/// the phases of a profile::PhaseTimer. Throws UsageError for events of which none is in a phase.
+/// Sums up events as Recording::finish returns them, over that many steps. Events outside the
+/// phases of a step (demi::data to demi::other) do not count: steps are those of a Trainer, or of a
+/// loop that enters the phases of a profile::PhaseTimer. Throws UsageError for events of which none
+/// is in a phase.
 DEMI_API Summary summarise(const std::vector<Event>& events, std::int64_t steps);
 
 /// Whether a CUDA kernel of that name computes on tensor cores: cuBLAS, CUTLASS and cuDNN say so.

@@ -16,7 +16,8 @@
 namespace demi::results {
 namespace {
 
-// By the names of demi::Backends. null: as LibTorch has it by itself, or as the precision says.
+// Settings by the names of demi::Backends. null: as LibTorch has it by itself, or as the precision
+// says.
 nlohmann::ordered_json json_of(const Backends& b) {
   const auto value = [](const auto& setting) {
     return setting ? nlohmann::ordered_json(*setting) : nlohmann::ordered_json();

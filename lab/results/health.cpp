@@ -65,7 +65,7 @@ report::MetricFields line_of(const std::string& run, const StepHealth& step,
   return line;
 }
 
-// Of all monitored steps that were taken, at the scale of each.
+// The gradients of all monitored steps that were taken, at the scale of each.
 struct Gradients {
   ExponentHistogram plain, scaled;
   FlushedShares shares;  // of all of them

@@ -22,7 +22,7 @@ DEMI_API Sweep parse_sweep(std::string_view text, const settings::Config& config
 /// A row a value, from the comparison that was made with it.
 DEMI_API report::Table to_table(const Sweep& sweep,
                                 const std::vector<recipes::Comparison>& results);
-/// The same comparisons as JSON.
+/// As to_table(), in JSON.
 DEMI_API std::string to_json(const Sweep& sweep, const std::vector<recipes::Comparison>& results);
 
 }  // namespace demi::results

@@ -59,7 +59,7 @@ bool ended_soundly(const recipes::RunResult& run) {
   return !run.history.failed && (steps.empty() || std::isfinite(steps.back().loss));
 }
 
-// Of a tenth of the steps at each end, NaN if one of those is.
+// Averages the losses of a tenth of the steps at each end; NaN if one of them is.
 Learning learning_of(const recipes::RunResult& run) {
   const auto& steps = run.history.steps;
   const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, kSteps);

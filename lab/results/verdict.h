@@ -16,19 +16,19 @@ struct Learning {
   double first = 0, last = 0;  // means over the first and the last steps
   std::string verdict;         // learned, stands still, grew, NaN or Inf; "": nothing can be said
 };
-/// Of a run with steps.
+/// How the loss of a run with steps went.
 DEMI_API Learning learning_of(const recipes::RunResult& run);
 
 /// Whether the loss of one run fell to half or less and another run did not learn, which is then
 /// the first thing to say of them.
 DEMI_API bool learned_differently(const recipes::Comparison& comparison);
 
-/// Whose training loss fell, stood still, grew or ended in NaN, of a comparison; "" of one run.
+/// Whose training loss in a comparison fell, stood still, grew or ended in NaN; "" for one run.
 DEMI_API std::string learning_verdict(const recipes::Comparison& comparison);
 
-/// Of the steps that --monitor looked at: layers that are dead, since all gradients of their
-/// weights were 0 in each of them; layers whose gradients explode or hold Inf or NaN; else that
-/// there are none. Empty if the run was not monitored.
+/// What the monitored steps (--monitor) say: layers that are dead, since all gradients of their
+/// weights were 0 in each of the steps; layers whose gradients explode or hold Inf or NaN; else
+/// that there are none. Empty if the run was not monitored.
 DEMI_API std::vector<std::string> health_verdicts(const recipes::RunResult& run);
 
 }  // namespace demi::results

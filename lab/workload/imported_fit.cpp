@@ -143,7 +143,7 @@ data::Batch zeros_for(const settings::Resolved& run, const InputSummary& input,
   return zeros;
 }
 
-/// With targets as the loaders of these data have them.
+/// The batch with targets as the loaders of these data have them.
 data::Batch with_target(data::Batch batch, const settings::Resolved& run, const DataShape& shape) {
   if (!settings::has_own_loss(run.config)) return batch;
   const int64_t rows = batch.input.size(0);
@@ -197,7 +197,7 @@ void require_output(const std::string& name, const at::Tensor& output, int64_t e
            "give the network a last layer of that size in Python, and export it again");
 }
 
-/// Of the parameters to be trained those that the output does not depend on.
+/// The parameters to be trained that the output does not depend on.
 std::vector<std::string> untrained(const train::Network& network, const at::Tensor& output,
                                    const std::string& name) {
   if (!output.requires_grad())
@@ -211,7 +211,8 @@ std::vector<std::string> untrained(const train::Network& network, const at::Tens
   return names;
 }
 
-/// Of the batches of training, 1 or more: batch norm does not train on one row.
+/// The fewest rows to try the network with: 1 if training has such a batch, else 2, since batch
+/// norm does not train on one row.
 int64_t least_rows(const settings::Resolved& run, const Workload& workload) {
   const std::set<int64_t> sizes =
       Pass{.loader = workload.train.get(), .batch_size = run.config.batch_size}.sizes();

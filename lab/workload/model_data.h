@@ -13,12 +13,13 @@
 
 namespace demi::workload {
 
-/// What a file says of its model's data; null of an older file and of a model of rows.
+/// What a file says of its model's data; null for an older file and for a model of rows.
 DEMI_API std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts,
                                                         const std::filesystem::path& file);
 
-/// The same of the newest checkpoint of a folder of checkpoints, or of one checkpoint; null also
-/// where there is none yet. A damaged one is passed over. Throws DataError, as read_model_texts.
+/// As data_of_model(), for the newest checkpoint of a folder of checkpoints, or for one checkpoint;
+/// null also where there is none yet. A damaged one is passed over. Throws DataError, as
+/// read_model_texts.
 DEMI_API std::shared_ptr<const ModelData> data_of_checkpoint(const std::filesystem::path& path);
 
 // Refusals: DataError with what the model's file says and what the data are.

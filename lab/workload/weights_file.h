@@ -38,18 +38,18 @@ struct WeightsInfo {
   train::Precision precision;
 };
 
-/// Of a weights file, of a checkpoint, or of whatever names one (checkpoint::find): a run
-/// folder names its last checkpoint. Reads no tensor. Throws DataError if it is missing,
-/// damaged or without these texts.
+/// The info in a weights file, a checkpoint, or whatever names one (checkpoint::find): a run
+/// folder names its last checkpoint. Reads no tensor. Throws DataError if it is missing, damaged or
+/// without these texts.
 DEMI_API WeightsInfo weights_info(const std::filesystem::path& path);
-/// The same of metadata that were read; the rest is for messages.
+/// The info in metadata that were read; path and is_checkpoint are for messages.
 WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem::path& path,
                          bool is_checkpoint);
 
-/// Of the optimizer's parameters, by number: "" of a checkpoint without names.
+/// Names of the optimizer's parameters, by number; empty for a checkpoint without names.
 std::vector<std::string> parameter_names(const checkpoint::Checkpoint& saved);
-/// What 16-bit weights are trained as takes their place, and is taken out of the state. Returns
-/// whether there are any.
+/// Puts what 16-bit weights are trained as in their place, and takes it out of the state. Returns
+/// whether there is any.
 bool take_masters(checkpoint::Checkpoint& saved);
 
 /// The weights that training would ship, before they are rounded for that: those of a weights file,
