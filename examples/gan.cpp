@@ -42,7 +42,7 @@ int main(int argc, char** argv) {
   Adam adam_g(generator->parameters(), AdamOptions(5e-4).betas({0.5, 0.9}));
   Adam adam_c(critic->parameters(), AdamOptions(5e-4).betas({0.5, 0.9}));
   demi::GradScaler scaler({.enabled = dtype == torch::kHalf});
-  const auto noise = [&] { return torch::randn({256, 8}, device); };
+  const auto noise = [&, on = device] { return torch::randn({256, 8}, on); };
   const auto radius = [&] {
     const torch::NoGradGuard no_grad;
     return generator->forward(noise()).norm(2, 1).mean().item<double>();

@@ -194,14 +194,14 @@ void loaders_1(torch::data::datasets::MNIST& digits, demi::Trainer& trainer) {
 
 void loop_0(torch::nn::Sequential& model, demi::optim::AdamW& adamw, demi::GradScaler& scaler,
             const demi::monitor::Monitor::Report& print,
-            const std::vector<std::pair<torch::Tensor, torch::Tensor>>& data) {
+            const std::vector<demi::data::Batch>& data) {
   demi::loop::Step step(
       {.models = {model.get()}, .optimizers = {&adamw}, .scaler = &scaler},
       {.precision = demi::train::parse_precision("fp16"), .accumulate = 4, .clip_norm = 1});
   step.watch(std::make_shared<demi::monitor::Monitor>(100, print));
-  for (const auto& [x, y] : data) {
-    step.batch([&] { return model->forward(x); },
-               [&](const auto& out) { return torch::cross_entropy_loss(out, y); });
+  for (const auto& batch : data) {
+    step.batch([&] { return model->forward(batch.input); },
+               [&](const auto& out) { return torch::cross_entropy_loss(out, batch.target); });
     if (step.is_due()) step.finish();
   }
 }

@@ -760,25 +760,25 @@ TEST_F(Cli, ThreadsWaitAsTheUserSaysElseByTheProgramsOwnSpinCount) {
   struct Case {
     const char *name, *value, *expected, *absent;
   };
-  for (const auto& [name, value, expected, absent] :
+  for (const Case& one :
        {Case{"A_NAME_OF_NO_USE", "1", "GOMP_SPINCOUNT=5000", "OMP_WAIT_POLICY"},
         Case{"GOMP_SPINCOUNT", "7", "GOMP_SPINCOUNT=7", "GOMP_SPINCOUNT=5000"},
         Case{"OMP_WAIT_POLICY", "passive", "OMP_WAIT_POLICY=passive", "GOMP_SPINCOUNT"}}) {
-    SCOPED_TRACE(name);
+    SCOPED_TRACE(one.name);
     const fs::path runs = folder_ / "runs";
     fs::remove_all(runs);
     const pid_t child =
         start({"train", "mlp", "--in", "8", "--out", "8", "--epochs", "1000000"}, [&] {
           for (const char* other : {"GOMP_SPINCOUNT", "OMP_WAIT_POLICY"}) unsetenv(other);
-          setenv(name, value, 1);
+          setenv(one.name, one.value, 1);
         });
     EXPECT_TRUE(demi::wait_until([&] { return fs::exists(runs) || has_ended(child); }));
     const std::string environment =
         cli_testing::slurp("/proc/" + std::to_string(child) + "/environ");
     kill(child, SIGTERM);
     EXPECT_EQ(finish(child).code, 143);
-    EXPECT_THAT(environment, HasSubstr(expected));
-    EXPECT_THAT(environment, Not(HasSubstr(absent)));
+    EXPECT_THAT(environment, HasSubstr(one.expected));
+    EXPECT_THAT(environment, Not(HasSubstr(one.absent)));
   }
 }
 

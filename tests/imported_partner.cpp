@@ -42,7 +42,7 @@ void run(char** argv) {
   const bool in_bf16 = std::string_view(argv[5]) == "bf16";
   demi::checkpoint::NamedTensors out;
   torch::manual_seed(1);
-  for (int step = 0; step < std::atoi(argv[4]); ++step) {
+  for (int step = 0; step < std::stoi(argv[4]); ++step) {
     optimizer.zero_grad();
     std::vector<at::Tensor> outputs;
     {

@@ -466,7 +466,7 @@ void expect_same(const Program& p) {
 
 int64_t programs() {
   const char* given = std::getenv("DEMI_RANDOM_PROGRAMS");
-  return given ? std::atoll(given) : 100;
+  return given ? std::stoll(given) : 100;
 }
 
 class RandomTrainer : public ::testing::TestWithParam<int> {};

@@ -5,7 +5,7 @@
 
 #include <array>
 #include <cstdlib>
-#include <cstring>
+#include <string_view>
 
 #include "demi/attention/attention_testing.h"
 #include "demi/attention/dropout_mask.h"
@@ -110,7 +110,7 @@ TEST_P(EachWay, TakesMasks) {
       for (const at::Tensor& mask :
            {numbers > 0.3, added, added.masked_fill(numbers < 0.2, -INFINITY)}) {
         if (mask.scalar_type() == torch::kDouble && GetParam().dtype == torch::kDouble &&
-            !std::strcmp(GetParam().way, "libtorch") && sizes.size() == 3)
+            GetParam().way == std::string_view("libtorch") && sizes.size() == 3)
           continue;
         SCOPED_TRACE(testing::Message() << mask.sizes() << mask.scalar_type() << causal);
         expect_written_out(operands(s), {.causal = causal, .mask = mask}, GetParam().dtype,
@@ -183,7 +183,7 @@ at::Tensor kept(std::int64_t tokens, double p, DropoutSeed seed, std::int64_t he
 }
 
 TEST_P(EachWay, DropoutHasItsGradients) {
-  if (!std::strcmp(GetParam().way, "libtorch")) GTEST_SKIP() << "draws by itself";
+  if (GetParam().way == std::string_view("libtorch")) GTEST_SKIP() << "draws by itself";
   const DropoutSeed seed{.seed = 77, .offset = 5};
   const Shape s{2, 4, 2, 150, 150, 8, 8};
   const auto keep = kept(150, 0.3, seed, 4).to(torch::kDouble);
@@ -379,7 +379,9 @@ TEST(Attention, TakesTensorsThatAreNotContiguous) {
              want_gradient = gradients(want, {exact.q})[0];
   for (const auto& [dtype, way] : kLayoutCases) {
     const Forced forced(way);
-    const auto leaf = [&](const at::Tensor& t) { return t.detach().to(dtype).requires_grad_(); };
+    const auto leaf = [to = dtype](const at::Tensor& t) {
+      return t.detach().to(to).requires_grad_();
+    };
     const Operands given{leaf(columns.q), leaf(columns.k), leaf(columns.v)};
     ASSERT_NE(given.q.stride(3), 1);
     const auto got = attention(given.q, given.k, given.v, {.mask = mask.to(dtype)});
@@ -451,8 +453,8 @@ TEST(Attention, NaNStaysInItsRow) {
     const auto f = [](const at::Tensor& t) { return t.to(torch::kFloat); };
     const bool is_lost =
         !at::scaled_dot_product_attention(f(x.q), f(x.k), f(x.v)).isnan().any().item<bool>();
-    const bool is_of_libtorch =
-        !std::strcmp(way, "fused") || (!std::strcmp(way, "tiles") && !has_bf16_hardware());
+    const bool is_of_libtorch = way == std::string_view("fused") ||
+                                (way == std::string_view("tiles") && !has_bf16_hardware());
     if (is_lost && is_of_libtorch) continue;
     const auto isnan = attention(x.q, x.k, x.v).isnan();
     EXPECT_EQ(isnan.sum().item<int64_t>(), 8);
@@ -469,7 +471,7 @@ TEST(Attention, HoldsNoMatrixOfAllTokens) {
   for (const auto& [dtype, way] : kLayoutCases) {
     const Forced forced(way);
     const auto x = operands({1, 4, 4, tokens, tokens, 16, 16}).to(dtype);
-    const double p = std::strcmp(way, "blocks") ? 0 : 0.1;
+    const double p = way == std::string_view("blocks") ? 0.1 : 0;
     profile::reset_peak_memory(cpu);
     const auto before = profile::memory_use(cpu).current_bytes;
     attention(x.q, x.k, x.v, {.causal = true, .dropout = p}).sum().backward();

@@ -1,5 +1,6 @@
 #include "demi/backends/backends.h"
 
+#include <ATen/ATen.h>
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <gmock/gmock.h>

@@ -120,7 +120,7 @@ inline void fuzz(const FuzzTarget& target, int mutations) {
   const std::vector<std::string> corpus = fuzz_corpus(target);
   ASSERT_FALSE(corpus.empty()) << target.name;
   for (const std::string& input : corpus) expect_right(input);
-  if (const char* given = std::getenv("DEMI_FUZZ_MUTATIONS")) mutations = std::atoi(given);
+  if (const char* given = std::getenv("DEMI_FUZZ_MUTATIONS")) mutations = std::stoi(given);
   std::mt19937_64 random(2026);
   for (int i = 0; i < mutations && !testing::Test::HasFailure(); ++i)
     expect_right(mutated(corpus[static_cast<std::size_t>(i) % corpus.size()], random));

@@ -236,7 +236,8 @@ TEST(LowPrecisionGrads, WithAGraphOfTheirOwnAreAddedUpInItToo) {
           .sum()
           .to(at::kFloat)
           .backward({}, /*retain_graph=*/true, /*create_graph=*/true);
-    const Tensor sum = p.grad();
+    Tensor sum;
+    sum = p.grad();
     p.mutable_grad().reset();  // the graph of .grad holds p, and p holds .grad
     EXPECT_TRUE(sum.detach().to(at::kFloat).equal(torch::full({4}, 8.)));
     const Tensor second = torch::autograd::grad({sum.sum()}, {p})[0];

@@ -455,7 +455,7 @@ TEST(SplitWeights, AConvertedModuleGetsThemBack) {
   AdamW adamw(p.all, AdamWOptions(0.1), kSplit), whole(q.all, AdamWOptions(0.1));
   step(adamw, p, 0, 5);
   step(whole, q, 0, 6);
-  for (at::Tensor one : p.all) {
+  for (const at::Tensor& one : p.all) {
     one.mutable_grad().reset();
     one.set_data(one.detach().to(at::kFloat));
   }
@@ -470,7 +470,7 @@ TEST(SplitWeights, AConvertedModuleKeepsWhatIsWrittenToIt) {
   step(adamw, p, 0, 5);
   const at::Tensor kept = trained(adamw, p.all[1]).clone();
   for (auto& group : adamw.param_groups()) group.options().set_lr(0);
-  for (at::Tensor one : p.all) {
+  for (const at::Tensor& one : p.all) {
     one.mutable_grad().reset();
     one.set_data(one.detach().to(at::kFloat));
   }

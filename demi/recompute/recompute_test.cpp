@@ -42,7 +42,7 @@ struct Outcome {
 Outcome outcome_of(const Program& program, const Tensors& leaves, bool recomputed,
                    double scale = 1) {
   torch::manual_seed(3);
-  for (auto leaf : leaves) leaf.mutable_grad() = at::Tensor();
+  for (const auto& leaf : leaves) leaf.mutable_grad() = at::Tensor();
   const auto loss = program(recomputed);
   (loss * scale).backward();
   Outcome outcome{loss.detach().clone(), at::detail::getDefaultCPUGenerator().get_state(), {}};
@@ -123,7 +123,7 @@ TEST(Recompute, HasTheRegionOfForwardWhereBackwardIsInAnother) {
     region.emplace(torch::kCPU, torch::kBFloat16);
     auto loss = layers.loss(on);
     region.reset();
-    for (auto leaf : layers.leaves()) leaf.mutable_grad() = at::Tensor();
+    for (const auto& leaf : layers.leaves()) leaf.mutable_grad() = at::Tensor();
     const Autocast other(torch::kCPU, torch::kHalf);
     loss.backward();
     EXPECT_TRUE(at::autocast::is_autocast_enabled(torch::kCPU));

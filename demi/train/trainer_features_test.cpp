@@ -1,5 +1,6 @@
 // What a trainer does beside the plain loop, each against the loop that one would write by hand.
 #include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/dropout.h>

@@ -227,7 +227,7 @@ TEST_F(Gradients, OfAViewThatHasElementsSeveralTimesAreAddedUpInFP32) {
     // How often a view has an element is what the gradient of its plain sum says.
     const auto plain = torch::ones({1024}).requires_grad_();
     view(plain).sum().backward();
-    const auto counts = plain.grad();
+    const auto& counts = plain.grad();
     ASSERT_GT(counts.max().item<float>(), 255) << name;
     auto p = owned_parameter({1024});
     p.set_grad_dtype(std::nullopt);

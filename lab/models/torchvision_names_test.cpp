@@ -66,7 +66,8 @@ TEST(TorchvisionNames, AreThoseOfTorchvisionInItsOrderWithItsShapes) {
 TEST(TorchvisionNames, AreThoseOfItsVgg19ButForTheLinearLayers) {
   std::vector<std::string> expected = torchvisions("vgg19_bn"), found;
   std::erase_if(expected, [](const auto& line) { return line.starts_with("classifier."); });
-  std::ranges::stable_partition(expected, [](const auto& line) { return !is_buffer(line); });
+  std::stable_partition(expected.begin(), expected.end(),
+                        [](const auto& line) { return !is_buffer(line); });
   const VGG19 network(VGG19Options{.classes = 1000});
   int nameless = 0;
   const auto meet = [&](const auto& item) {

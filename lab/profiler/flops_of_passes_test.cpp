@@ -133,8 +133,8 @@ TEST(FlopsOfPasses, AreThoseThatPyTorchCounts) {
   const auto file =
       nlohmann::json::parse(std::ifstream(source_dir() / "benchmarks/peers/flops.json"));
   const Tensor x = rand({5, 24}), picture = rand({2, 4, 9, 9}), steps = rand({7, 3, 24});
-  const auto conv = [&](torch::nn::Conv2dOptions options) {
-    return torch::nn::Conv2d(std::move(options))->forward(picture);
+  const auto conv = [&](const torch::nn::Conv2dOptions& options) {
+    return torch::nn::Conv2d(options)->forward(picture);
   };
   const auto attend = [](int64_t queries, int64_t keys, bool causal) {
     const Tensor q = rand({2, 4, queries, 8}), k = rand({2, 4, keys, 8}), v = rand({2, 4, keys, 8});
