@@ -11,8 +11,9 @@
 
 namespace demi::data {
 
+/// One record of a CSV file.
 struct CsvRecord {
-  std::vector<std::string> fields;
+  std::vector<std::string> fields;  // without the quotes around them
   int64_t line;  // on which it begins, from 1; a quoted field may hold further lines
 };
 
@@ -34,11 +35,11 @@ struct LabelledTexts {
 
 /// A first line that holds one of the names label, sentiment, class, target and one of text,
 /// review, sentence, in any letter case, is a heading and says which columns are meant (two of one
-/// kind are an error); otherwise
-/// there are two columns, label and text, and the first line's label is a number or occurs in
-/// another line, too. With `classes` given (those of the training file) others are an error;
-/// without, there have to be two or more. Throws DataError with the line; also if there are no
-/// texts, or one without a label. What is reported to another `report` is left out.
+/// kind are an error); otherwise there are two columns, label and text, and the first line's label
+/// is a number or occurs in another line, too. With `classes` given (those of the training file)
+/// others are an error; without, there have to be two or more. Throws DataError with the line; also
+/// if there are no texts, or one without a label. What is reported to another `report` is left
+/// out.
 DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
                                            std::vector<std::string> classes = {},
                                            const DamageReport& report = report_damage);

@@ -17,6 +17,7 @@ struct Damage {
   std::string place;           // "offset 0", "line 7"; empty: the whole file
   std::string found;           // there
   std::string expected;        // in its place
+  /// What to do.
   std::string_view advice = "get an undamaged copy of the file";
 };
 

@@ -9,6 +9,7 @@
 #include "demi/core/error.h"
 #include "demi/data/random_bits.h"
 #include "demi/data/require.h"
+#include "lab/data/normalise.h"
 
 namespace demi::data {
 namespace {
@@ -48,7 +49,8 @@ ImageLoader::ImageLoader(ImageSet set, ImageLoaderOptions options)
     : set_((check(set, options), std::move(set))),
       options_(std::move(options)),
       order_(set_.images.size(0), options_.order),
-      normalise_(options_.mean, options_.std, set_.images.size(1), options_.device) {
+      normalise_(std::make_shared<Normalise>(options_.mean, options_.std, set_.images.size(1),
+                                             options_.device)) {
   set_.images = set_.images.to(options_.device).contiguous();
   set_.labels = set_.labels.to(options_.device, at::kLong);
 }
@@ -87,7 +89,7 @@ Batch ImageLoader::batch(int64_t epoch, int64_t position) const {
   at::Tensor images = set_.images.index_select(0, chosen);
   if (options_.crop_padding > 0 || options_.horizontal_flip)
     images = augmented(images, epoch, position);
-  at::Tensor input = normalise_(images, options_.memory_format);
+  at::Tensor input = (*normalise_)(images, options_.memory_format);
   return {.input = input, .target = set_.labels.index_select(0, chosen), .lengths = {}};
 }
 

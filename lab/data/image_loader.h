@@ -4,16 +4,19 @@
 #include <c10/core/MemoryFormat.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/data/order.h"
 #include "lab/data/image_set.h"
-#include "lab/data/normalise.h"
 
 namespace demi::data {
 
+class Normalise;
+
+/// Which pictures, in which order, and what is done to them.
 struct ImageLoaderOptions {
   OrderOptions order = {};        // batch size, shuffling, seed, limit, ranks
   std::vector<double> mean = {};  // of each channel in [0, 1]; empty: 0
@@ -22,7 +25,7 @@ struct ImageLoaderOptions {
   int64_t crop_padding = 0;
   bool horizontal_flip = false;    // mirror each picture with probability 1/2
   c10::Device device = c10::kCPU;  // where the pictures are kept and the batches are made
-  c10::MemoryFormat memory_format = c10::MemoryFormat::ChannelsLast;
+  c10::MemoryFormat memory_format = c10::MemoryFormat::ChannelsLast;  // of the batches
 };
 
 /// Batches of pictures, (x / 255 - mean) / std in fp32. The whole set is kept as uint8 on the
@@ -40,6 +43,7 @@ class DEMI_API ImageLoader : public Loader {
   int64_t batches() const override { return order_.batches(); }
   Batch batch(int64_t epoch, int64_t position) const override;
 
+  /// The pictures, on the device.
   const ImageSet& set() const { return set_; }
 
  private:
@@ -48,7 +52,7 @@ class DEMI_API ImageLoader : public Loader {
   ImageSet set_;
   ImageLoaderOptions options_;
   Order order_;
-  Normalise normalise_;
+  std::shared_ptr<const Normalise> normalise_;
 };
 
 }  // namespace demi::data

@@ -37,9 +37,10 @@ DEMI_API PictureFolder read_picture_folder(const std::filesystem::path& folder,
                                            const std::vector<std::string>& classes = {},
                                            const DamageReport& report = report_damage);
 
+/// The parts of a data set of pictures.
 struct PictureFolders {
-  PictureFolder train;
-  std::optional<PictureFolder> test;
+  PictureFolder train;                // what is trained on
+  std::optional<PictureFolder> test;  // none: there is nothing to test on
 };
 
 /// FOLDER/train and FOLDER/val (or valid, validation, test); if there is no FOLDER/train, FOLDER

@@ -3,16 +3,19 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
+#include <memory>
 #include <vector>
 
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/data/order.h"
-#include "lab/data/normalise.h"
 #include "lab/data/picture_folder.h"
 
 namespace demi::data {
 
+class Normalise;
+
+/// Which pictures, in which order, and what is done to them.
 struct PictureLoaderOptions {
   OrderOptions order = {};       // batch size, shuffling, seed, limit, ranks
   int64_t size = 224;            // height and width of what comes out
@@ -20,38 +23,9 @@ struct PictureLoaderOptions {
                                  // picture's area up to all of it. 1: the window in the middle
   bool horizontal_flip = false;  // mirror each picture with probability 1/2
   std::vector<double> mean{0.485, 0.456, 0.406};  // of red, green, blue in [0, 1]; ImageNet's
-  std::vector<double> std{0.229, 0.224, 0.225};
-  c10::Device device = c10::kCPU;
+  std::vector<double> std{0.229, 0.224, 0.225};   // of the same
+  c10::Device device = c10::kCPU;                 // where the batches are made
 };
-
-/// A part of a picture, in pixels.
-struct Window {
-  int64_t top, left, height, width;
-};
-
-/// A window of a random share of the area, `least_area` to 1, and a ratio of width to height
-/// between 3/4 and 4/3, anywhere; where ten tries find none that fits, the largest one in the
-/// middle with such a ratio (Szegedy et al. 2015, "Going deeper with convolutions", section 6;
-/// torchvision's RandomResizedCrop). A pure function.
-DEMI_API Window random_window(int64_t height, int64_t width, double least_area, uint64_t seed,
-                              int64_t epoch, int64_t item);
-
-/// A picture that is scaled, and the part of it that is kept, in pixels of the scaled one.
-struct Middle {
-  int64_t height, width;
-  Window window;
-};
-
-/// What the usual test on ImageNet sees of a picture, for 224: torchvision's Resize(256) and
-/// CenterCrop(224), to the pixel; for other sizes Resize(size x 256 / 224, rounded). A pure
-/// function.
-DEMI_API Middle middle_of(int64_t height, int64_t width, int64_t size);
-
-/// A picture (H, W, 3) uint8, scaled bilinearly with antialiasing: (1, 3, height, width) uint8.
-at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width);
-
-/// That part of a picture, (1, 3, size, size) uint8.
-at::Tensor middle_picture(const at::Tensor& picture, int64_t size);
 
 /// Batches of pictures that are read and decoded when they are asked for: (N, 3, size, size) fp32,
 /// channels_last, (x / 255 - mean) / std. Without a random window the middle is seen. Scaled
@@ -76,7 +50,7 @@ class DEMI_API PictureLoader : public Loader {
   PictureFolder folder_;
   PictureLoaderOptions options_;
   Order order_;
-  Normalise normalise_;
+  std::shared_ptr<const Normalise> normalise_;
 };
 
 }  // namespace demi::data

@@ -13,6 +13,7 @@
 #include "demi/data/prefetch_loader.h"
 #include "lab/data/folder_testing.h"
 #include "lab/data/picture_testing.h"
+#include "lab/data/scaled_window.h"
 
 namespace demi::data {
 namespace {

@@ -3,11 +3,40 @@
 #include <ATen/ATen.h>
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <vector>
 
+#include "demi/data/philox.h"
+
 namespace demi::data {
 namespace {
+
+constexpr int kTries = 10;
+constexpr double kNarrowest = 3.0 / 4, kWidest = 4.0 / 3;
+
+double uniform(uint32_t bits, double low, double high) {
+  return low + (high - low) * (static_cast<double>(bits) * 0x1p-32);
+}
+
+// All of one side, and of the other what keeps the ratio in its range.
+Window middle_window(int64_t height, int64_t width) {
+  const double ratio = static_cast<double>(width) / static_cast<double>(height);
+  Window window{.top = 0, .left = 0, .height = height, .width = width};
+  if (ratio < kNarrowest)
+    window.height = std::lround(static_cast<double>(width) / kNarrowest);
+  else if (ratio > kWidest)
+    window.width = std::lround(static_cast<double>(height) * kWidest);
+  window.top = (height - window.height) / 2;
+  window.left = (width - window.width) / 2;
+  return window;
+}
+
+/// Half of an even number, or of an odd one the even of the two nearest: Python's round(n / 2).
+int64_t half_to_even(int64_t n) {
+  const int64_t half = n / 2;
+  return n % 2 == 1 && half % 2 == 1 ? half + 1 : half;
+}
 
 /// Pixels [first, first + count) of a line, which are scaled to `scaled`; of these [skipped,
 /// skipped + kept) are wanted.
@@ -53,6 +82,48 @@ at::Tensor scaled_along(const at::Tensor& planes, int64_t dim, const Stretch& li
 }
 
 }  // namespace
+
+Window random_window(int64_t height, int64_t width, double least_area, uint64_t seed, int64_t epoch,
+                     int64_t item) {
+  const double area = static_cast<double>(height) * static_cast<double>(width);
+  for (int i = 0; i < kTries; ++i) {
+    const auto bits = random_bits(seed, epoch, item * kTries + i, Purpose::window);
+    const double share = area * uniform(bits[0], least_area, 1);
+    const double ratio = std::exp(uniform(bits[1], std::log(kNarrowest), std::log(kWidest)));
+    const int64_t columns = std::lround(std::sqrt(share * ratio));
+    const int64_t rows = std::lround(std::sqrt(share / ratio));
+    if (rows < 1 || rows > height || columns < 1 || columns > width) continue;
+    return {.top = bounded(bits[2], height - rows + 1),
+            .left = bounded(bits[3], width - columns + 1),
+            .height = rows,
+            .width = columns};
+  }
+  return middle_window(height, width);
+}
+
+Middle middle_of(int64_t height, int64_t width, int64_t size) {
+  const int64_t scaled = std::lround(static_cast<double>(size) * 256 / 224);
+  const int64_t least = std::min(height, width);
+  const int64_t rows = scaled * height / least, columns = scaled * width / least;  // truncated
+  return {.height = rows,
+          .width = columns,
+          .window = {.top = half_to_even(rows - size),
+                     .left = half_to_even(columns - size),
+                     .height = size,
+                     .width = size}};
+}
+
+at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width) {
+  const at::Tensor planes = picture.permute({2, 0, 1}).unsqueeze(0);
+  if (picture.size(0) == height && picture.size(1) == width) return planes;
+  return at::_upsample_bilinear2d_aa(planes, {height, width}, /*align_corners=*/false);
+}
+
+at::Tensor middle_picture(const at::Tensor& picture, int64_t size) {
+  const Middle middle = middle_of(picture.size(0), picture.size(1), size);
+  const Window& w = middle.window;
+  return scaled_window(picture, middle.height, middle.width, w);
+}
 
 // Rows first, then columns, each rounded to uint8: so LibTorch's operator does both at once.
 at::Tensor scaled_window(const at::Tensor& picture, int64_t height, int64_t width,

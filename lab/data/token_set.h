@@ -14,7 +14,7 @@ namespace demi::data {
 
 /// Tokens to train on and to test on.
 struct TokenSet {
-  TokenSpan train, test;
+  TokenSpan train, test;   // its parts
   int64_t vocabulary = 0;  // tokens are below it
   /// Null: the files hold tokens, and nobody says what they mean.
   std::shared_ptr<const tokens::Tokenizer> tokenizer;

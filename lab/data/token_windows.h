@@ -14,17 +14,18 @@ namespace demi::data {
 
 /// The tokens [first, first + size) of a source, shared.
 struct TokenSpan {
-  std::shared_ptr<const tokens::TokenSource> source;
-  int64_t first = 0, size = 0;
+  std::shared_ptr<const tokens::TokenSource> source;  // what they are part of
+  int64_t first = 0, size = 0;                        // number of the first; how many
 };
 
+/// Windows of a batch, batches of an epoch, and who reads which.
 struct RandomWindowsOptions {
-  int64_t context = 64;     // tokens of a window
-  int64_t batch_size = 12;  // windows a batch and rank
-  int64_t batches = 250;    // batches of an epoch: a span has no end of its own
-  int64_t limit = 0;        // places that a window may begin at, evenly spaced; 0: all
-  uint64_t seed = 0;
-  int64_t rank = 0, world_size = 1;
+  int64_t context = 64;              // tokens of a window
+  int64_t batch_size = 12;           // windows a batch and rank
+  int64_t batches = 250;             // batches of an epoch: a span has no end of its own
+  int64_t limit = 0;                 // places that a window may begin at, evenly spaced; 0: all
+  uint64_t seed = 0;                 // of the places
+  int64_t rank = 0, world_size = 1;  // of several processes, which share each batch
 };
 
 /// Batches of windows that begin at random places of the span: input (N, T) int64, target (N, T)

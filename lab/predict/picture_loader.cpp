@@ -9,7 +9,6 @@
 
 #include "demi/core/error.h"
 #include "lab/data/picture.h"
-#include "lab/data/picture_loader.h"
 #include "lab/data/scaled_window.h"
 
 namespace demi::predict {

@@ -15,6 +15,7 @@ namespace demi::tokens {
 class DEMI_API TokenSource {
  public:
   virtual ~TokenSource() = default;
+  /// How many there are.
   virtual int64_t size() const = 0;
   /// Writes `count` tokens from number `first` on, which must be there: first + count <= size().
   /// Throws DataError for one beyond the vocabulary.
