@@ -104,7 +104,7 @@ void show(const recipes::Comparison& result, const CompareArguments& a) {
   std::vector<report::Table> tables{results::to_table(result)};
   if (a.published) tables.push_back(published_table(result));
   for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
-  a.output.show(tables, nlohmann::ordered_json::parse(results::to_json(result)));
+  a.output.show(tables, results::json_of(result));
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -192,15 +192,14 @@ void compare_layers(const CompareArguments& a, const Start& start) {
   Session session(start);
   if (runs.empty()) runs = recipes::default_runs(session.device());
   const results::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
-  a.output.show(results::to_tables(report),
-                nlohmann::ordered_json::parse(results::to_json(report)));
+  a.output.show(results::to_tables(report), results::json_of(report));
   session.finish(report);
 }
 
 void show_published(const Output& output) {
   std::vector<report::Table> tables;
   for (const results::Published& one : results::published()) tables.push_back(one.table);
-  output.show(tables, nlohmann::ordered_json::parse(results::to_json(results::published())));
+  output.show(tables, results::json_of(results::published()));
 }
 
 void compare_each(const CompareArguments& a, const Start& start) {
@@ -215,7 +214,7 @@ void compare_each(const CompareArguments& a, const Start& start) {
   const auto show_results = [&] {
     std::vector<report::Table> tables{results::to_table(sweep, results)};
     if (a.published) tables.push_back(results::published_of(start.recipe).table);
-    a.output.show(tables, nlohmann::ordered_json::parse(results::to_json(sweep, results)));
+    a.output.show(tables, results::json_of(sweep, results));
   };
   for (const std::string& value : sweep.values) {
     Start one = start;

@@ -64,11 +64,12 @@ void Output::show(std::string_view sentence, const nlohmann::ordered_json& json)
   json_ ? print(json) : print(sentence);
 }
 
+std::string Output::text_of(const nlohmann::ordered_json& json) {
+  return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
+}
+
 void Output::print(const nlohmann::ordered_json& json) {
-  if (is_quiet) return;
-  // A path need not be UTF-8.
-  std::cout << json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) << "\n"
-            << std::flush;
+  if (!is_quiet) std::cout << text_of(json) << "\n" << std::flush;
 }
 
 void Output::print(const std::vector<report::Table>& tables) {

@@ -34,6 +34,9 @@ class Output {
   void show(const std::vector<Entry>& entries, const nlohmann::ordered_json& json) const;
   void show(std::string_view sentence, const nlohmann::ordered_json& json) const;
 
+  /// The value on several lines, without the last line's end. A path need not be UTF-8.
+  static std::string text_of(const nlohmann::ordered_json& json);
+
   /// The parts of `show`, for results that have only one form.
   static void print(const nlohmann::ordered_json& json);
   static void print(const std::vector<report::Table>& tables);

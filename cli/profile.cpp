@@ -108,10 +108,9 @@ void profile(const ProfileArguments& a) {
   write_atomically(folder / "report.html",
                    report::to_html(profiler::to_page(result, profile_again(a))),
                    report::kOtherRunsFolder);
-  write_atomically(folder / recipes::kResultFile, profiler::to_json(result),
-                   report::kOtherRunsFolder);
-  a.output.show(profiler::to_tables(result),
-                nlohmann::ordered_json::parse(profiler::to_json(result)));
+  const nlohmann::ordered_json json = profiler::json_of(result);
+  write_atomically(folder / recipes::kResultFile, Output::text_of(json), report::kOtherRunsFolder);
+  a.output.show(profiler::to_tables(result), json);
   std::cerr << "report: " << (folder / "report.html").string() << "\n";
   for (const profiler::RunProfile& run : result.runs)
     if (!run.trace.empty()) std::cerr << "trace: " << run.trace.string() << "\n";

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <iostream>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
 
@@ -425,7 +426,7 @@ void Session::finish(const results::LayerReport& report) {
   write_atomically(folder.file("report.html"),
                    report::to_html(results::to_page(report, start_.line)),
                    report::kOtherRunsFolder);
-  write_atomically(folder.file(recipes::kResultFile), results::to_json(report),
+  write_atomically(folder.file(recipes::kResultFile), Output::text_of(results::json_of(report)),
                    report::kOtherRunsFolder);
   std::cerr << "report: " << folder.file("report.html").string() << "\n";
 }
@@ -437,8 +438,8 @@ void Session::finish(const recipes::Comparison& result) {
                      report::to_html(results::to_page(result, start_.line)),
                      report::kOtherRunsFolder);
     if (!stopped)
-      write_atomically(folder_->file(recipes::kResultFile), results::to_json(result),
-                       report::kOtherRunsFolder);
+      write_atomically(folder_->file(recipes::kResultFile),
+                       Output::text_of(results::json_of(result)), report::kOtherRunsFolder);
     std::cerr << "report: " << folder_->file("report.html").string() << "\n";
     for (const std::string& again : recipes::lines_with_policy(result, start_.line))
       std::cerr << "with its policy: " << again << "\n";

@@ -63,7 +63,7 @@ void train_one(const TrainArguments& a) {
   if (!result.classes.empty() && !result.runs.front().class_accuracy.empty())
     tables.push_back(results::class_table(result));
   for (report::Table& table : recipes::what_if_tables(result)) tables.push_back(std::move(table));
-  a.output.show(tables, nlohmann::ordered_json::parse(results::to_json(result)));
+  a.output.show(tables, results::json_of(result));
   session.finish(result);
   require_success("train", result);
 }

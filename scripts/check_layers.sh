@@ -5,7 +5,7 @@
 #   - lab and program include public headers of demi, and those that scripts/layers.txt lends to them;
 #   - a public header (PUBLIC of demi_module, or that of an update rule) includes only public headers, and neither fmt nor nlohmann, which are compiled in;
 #   - only the files that scripts/layers.txt names call nlohmann's parser, so that other people's JSON passes demi::read_json, which
-#     counts depth and size and refuses names that stand twice; what demi has just written (parse(to_json(...))) is free;
+#     counts depth and size and refuses names that stand twice;
 #   - the place that an error names, as in [data.fetch], begins with the folder's name or that of a namespace which the folder opens;
 #   - headers that include CUDA's, which most machines lack, are included by CUDA's own files and tests/libtorch_replicas.h alone;
 #   - a folder opens the namespace of its name and those that scripts/namespaces.txt adds, no other folder opens them, and
@@ -24,8 +24,7 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   printf 'public %s\n' demi/demi.h $public $rules
   files=$(find demi lab cli -name '*.h' -o -name '*.cpp' -o -name '*.cu' | sort)
   grep -HE '^ *# *include *["<]((demi|lab|cli)/|fmt/|nlohmann/)' $files | sed -E 's/^([^:]*): *# *include *["<]([^">]*)[">].*/include \1 \2/'
-  grep -HE '(json|Json)::(sax_)?(parse|accept)\(|>> *[a-z]*json' $files |
-    sed -E 's/parse\(([a-z_]+::)?to_json\(//g' | grep -E '(parse|accept)\(|>>' | sed -E 's/^([^:]*):.*/parses \1/' | sort -u || true
+  grep -HE '(json|Json)::(sax_)?(parse|accept)\(|>> *[a-z]*json' $files | sed -E 's/^([^:]*):.*/parses \1/' | sort -u || true
   grep -rE '^ *# *include *<((c10|ATen|torch/csrc)/cuda|cuda|nccl|torch/nn/parallel/|torch/csrc/autograd/functions/comm)' \
     --include='*.h' --include='*.cpp' $(ls -d demi lab cli tests examples benchmarks 2>/dev/null) |
     grep -vE '^(demi/distributed/nccl/plugin.cpp|tests/libtorch_replicas.h):' | sed -E 's/^([^:]*):[^<"]*[<"]([^>"]*).*/cuda \1 \2/' || true

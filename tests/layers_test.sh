@@ -74,7 +74,6 @@ for header in c10/cuda/CUDAStream.h cuda_runtime_api.h torch/nn/parallel/data_pa
 done
 file demi/house/house_test.cpp '#include <torch/cuda.h>'
 check 0
-file lab/house/own.cpp 'namespace demi::house {\nauto a = nlohmann::ordered_json::parse(to_json(b)), c = json::parse(house::to_json(b));\n}'
 file demi/house/reader_test.cpp 'namespace demi::house {\nauto a = json::parse(text);\n}'
 check 0
 small_tree

@@ -370,7 +370,7 @@ report::Page to_page(const Profile& profile, const std::string& command) {
   return page;
 }
 
-std::string to_json(const Profile& profile) {
+ordered_json json_of(const Profile& profile) {
   ordered_json json{{"recipe", profile.recipe},
                     {"model", profile.config.model},
                     {"batch_size", profile.config.batch_size},
@@ -378,7 +378,7 @@ std::string to_json(const Profile& profile) {
                     {"machine", results::json_of(profile.machine)}};
   json["runs"] = ordered_json::array();
   for (const RunProfile& run : profile.runs) json["runs"].push_back(json_of(run));
-  return json.dump(2);
+  return json;
 }
 
 }  // namespace demi::profiler

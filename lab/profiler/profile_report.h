@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -17,7 +18,7 @@ DEMI_API std::vector<report::Table> to_tables(const Profile& profile);
 /// The tables with bars of phases and ops. `command` is the line that profiles again.
 DEMI_API report::Page to_page(const Profile& profile, const std::string& command);
 
-/// One JSON object with everything: all ops, not only the longest.
-DEMI_API std::string to_json(const Profile& profile);
+/// One object with everything: all ops, not only the longest.
+DEMI_API nlohmann::ordered_json json_of(const Profile& profile);
 
 }  // namespace demi::profiler

@@ -136,7 +136,7 @@ TEST(ProfileRun, NamesWhatIsMissingAndGivesTheRest) {
   EXPECT_EQ(run.overhead(), 0);
   Profile profile{.recipe = "mlp", .config = config, .steps = 1, .runs = {run}};
   EXPECT_GE(to_tables(profile).size(), 3U);
-  EXPECT_THAT(to_json(profile), HasSubstr("already"));
+  EXPECT_THAT(json_of(profile).dump(), HasSubstr("already"));
 }
 
 // Chrome's trace event format: an object with traceEvents, whose complete events have ph "X".
@@ -237,7 +237,7 @@ TEST(ProfileReport, TheSameOpsSideBySide) {
 
 TEST(ProfileReport, JsonHasAllOps) {
   const Profile profile = both();
-  const auto json = nlohmann::json::parse(to_json(profile));
+  const auto json = json_of(profile);
   ASSERT_EQ(json["runs"].size(), 2U);
   EXPECT_EQ(json["runs"][1]["ops"].size(), profile.runs[1].summary.ops.size());
   EXPECT_TRUE(json["runs"][0]["tensor_core_share"].is_null()) << "a CPU has none";

@@ -51,7 +51,7 @@ std::string to_json(const RunRecord& record) {
   auto json = nlohmann::ordered_json{{"command", record.line}, {"recipe", record.recipe}};
   json["runs"] = record.runs;
   if (record.turn_steps > 0) json["interleave"] = record.turn_steps;
-  json.update(nlohmann::ordered_json::parse(settings::to_json(record.config)));
+  json.update(settings::json_of(record.config));
   // A path in the line need not be UTF-8.
   return json.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -220,9 +220,9 @@ TEST(WhatIf, ReportJsonAndMetricsHoldIt) {
   ASSERT_TRUE(section);
   EXPECT_THAT(std::get<report::Code>(section->blocks.back()).text, HasSubstr("--op-policy"));
   EXPECT_FALSE(what_if_section({.recipe = "mlp"}, ""));
-  const auto json = nlohmann::json::parse(results::to_json(asked()))["runs"][0]["what_if"];
+  const auto json = results::json_of(asked())["runs"][0]["what_if"];
   EXPECT_EQ(json["format"], "fp16");
-  EXPECT_EQ(json["fp32_parts"], nlohmann::json({"fc"}));
+  EXPECT_EQ(json["fp32_parts"], nlohmann::ordered_json({"fc"}));
   EXPECT_EQ(json["op_policy"], "runs/x/op-policy-fp16.txt");
   EXPECT_EQ(json["cures"][0]["kind"], "part");
   ASSERT_EQ(json["tensors"].size(), 3u);

@@ -132,7 +132,7 @@ nlohmann::ordered_json json_of(const recipes::RunResult& run) {
 
 }  // namespace
 
-std::string to_json(const recipes::Comparison& c) {
+nlohmann::ordered_json json_of(const recipes::Comparison& c) {
   nlohmann::ordered_json json;
   json["recipe"] = c.recipe;
   json["model"] = c.config.model;
@@ -161,7 +161,7 @@ std::string to_json(const recipes::Comparison& c) {
   json["stopped"] = c.stopped;
   json["notes"] = c.notes;
   if (const auto beside = published_beside(c)) json["published"] = json_of(*beside);
-  return json.dump(2);
+  return json;
 }
 
 }  // namespace demi::results

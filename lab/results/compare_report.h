@@ -1,5 +1,7 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
+
 #include "demi/core/export.h"
 #include "lab/recipes/compare.h"
 #include "lab/report/html_page.h"
@@ -17,7 +19,7 @@ DEMI_API report::Table class_table(const recipes::Comparison& comparison);
 /// phase. `command` is the line that makes it again.
 DEMI_API report::Page to_page(const recipes::Comparison& comparison, const std::string& command);
 
-/// One JSON object, the same words as the table: runs[], speedup, recipe, machine, notes.
-DEMI_API std::string to_json(const recipes::Comparison& comparison);
+/// One object, the same words as the table: runs[], speedup, recipe, machine, notes.
+DEMI_API nlohmann::ordered_json json_of(const recipes::Comparison& comparison);
 
 }  // namespace demi::results

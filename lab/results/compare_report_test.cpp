@@ -41,7 +41,7 @@ recipes::Comparison two_runs() {
 }
 
 TEST(CompareReport, JsonHasTheWordsThatScriptsRelyOn) {
-  const auto json = nlohmann::json::parse(to_json(two_runs()));
+  const auto json = json_of(two_runs());
   EXPECT_EQ(json["speedup"], 2);
   ASSERT_EQ(json["runs"].size(), 2u);
   for (const char* key : {"precision", "seconds", "seconds_per_epoch", "test_loss", "test_accuracy",
@@ -101,7 +101,7 @@ TEST(CompareReport, RunsThatLearnDifferentlyShowThatFirst) {
 TEST(CompareReport, SaysWhyASpeedupIsMinor) {
   recipes::Comparison c = two_runs();
   EXPECT_EQ(report::to_html(to_page(c, "demi compare")).find("Why the speedup"), std::string::npos);
-  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][1].contains("slow_causes"));
+  EXPECT_FALSE(json_of(c)["runs"][1].contains("slow_causes"));
   c.runs[1].speedup = 1.05;
   c.runs[1].slow_causes = {{"idle", 0.62, "the device is idle for 62 % of a step"},
                            {"short_kernels", 0.9, "90 % of the kernels are short"}};
@@ -115,7 +115,7 @@ TEST(CompareReport, SaysWhyASpeedupIsMinor) {
   const std::string html = report::to_html(to_page(c, "demi compare"));
   EXPECT_NE(html.find("Why the speedup is minor"), std::string::npos);
   EXPECT_NE(html.find("short kernels"), std::string::npos);
-  const auto causes = nlohmann::json::parse(to_json(c))["runs"][1]["slow_causes"];
+  const auto causes = json_of(c)["runs"][1]["slow_causes"];
   ASSERT_EQ(causes.size(), 2u);
   EXPECT_EQ(causes[0]["name"], "idle");
   EXPECT_EQ(causes[0]["number"], 0.62);
@@ -154,32 +154,32 @@ TEST(CompareReport, ASpeedupOfADisturbedRunIsMarkedAndTheFootSaysWhy) {
   std::swap(c.runs[0].cores_share, c.runs[1].cores_share);
   EXPECT_EQ(cell_of(to_table(c), 0, "speedup"), "* 1.00 ×");
   EXPECT_EQ(cell_of(to_table(c), 1, "speedup"), "* 2.00 ×") << "it is set against the first";
-  const auto json = nlohmann::json::parse(to_json(c));
+  const auto json = json_of(c);
   EXPECT_EQ(json["runs"][0]["cores_share"], 0.62);
   EXPECT_EQ(json["runs"][1]["involuntary_switches"], 1234);
   EXPECT_EQ(json["runs"][1]["disturbed"], true);
   c.runs[0].cores_share.reset();
-  EXPECT_TRUE(nlohmann::json::parse(to_json(c))["runs"][0]["cores_share"].is_null());
+  EXPECT_TRUE(json_of(c)["runs"][0]["cores_share"].is_null());
 }
 
 TEST(CompareReport, RunsThatTookTurnsSaySo) {
   recipes::Comparison c = two_runs();
-  EXPECT_TRUE(nlohmann::json::parse(to_json(c))["interleave"].is_null());
+  EXPECT_TRUE(json_of(c)["interleave"].is_null());
   c.turn_steps = 200;
-  EXPECT_EQ(nlohmann::json::parse(to_json(c))["interleave"], 200);
+  EXPECT_EQ(json_of(c)["interleave"], 200);
   EXPECT_TRUE(says(to_table(c), "turns of 200 steps"));
   EXPECT_EQ(cell_of(to_table(c), 0, "peak memory, process"), "no such column");
 }
 
 TEST(CompareReport, TopKAccuracyHasItsColumnAndItsWord) {
   recipes::Comparison c = two_runs();
-  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][0].contains("test_top5_accuracy"));
+  EXPECT_FALSE(json_of(c)["runs"][0].contains("test_top5_accuracy"));
   for (recipes::RunResult& run : c.runs) {
     run.top_k = 5;
     run.test_top_k_accuracy = 0.985;
   }
   EXPECT_EQ(cell_of(to_table(c), 1, "top-5 accuracy"), "98.50 %");
-  EXPECT_EQ(nlohmann::json::parse(to_json(c))["runs"][1]["test_top5_accuracy"], 0.985);
+  EXPECT_EQ(json_of(c)["runs"][1]["test_top5_accuracy"], 0.985);
 }
 
 TEST(CompareReport, ALanguageModelsFlopsHaveTheirShareOfThePeak) {
@@ -189,7 +189,7 @@ TEST(CompareReport, ALanguageModelsFlopsHaveTheirShareOfThePeak) {
                                [&](const report::Column& one) { return one.name == name; });
   };
   EXPECT_FALSE(has_column("tokens per second"));
-  EXPECT_FALSE(nlohmann::json::parse(to_json(c))["runs"][0].contains("tokens_per_second"));
+  EXPECT_FALSE(json_of(c)["runs"][0].contains("tokens_per_second"));
   for (recipes::RunResult& run : c.runs)
     run.flops = recipes::ModelFlops{.tokens_per_second = 8000, .per_token = 5'161'728};
   EXPECT_TRUE(has_column("tokens per second"));
@@ -202,7 +202,7 @@ TEST(CompareReport, ALanguageModelsFlopsHaveTheirShareOfThePeak) {
     return note.find("5.16 MFLOP a token") != note.npos &&
            note.find("fp16 41.3 GFLOP/s of 100 GFLOP/s") != note.npos;
   }));
-  const auto json = nlohmann::json::parse(to_json(c))["runs"];
+  const auto json = json_of(c)["runs"];
   EXPECT_TRUE(json[0]["model_flop_utilization"].is_null());
   EXPECT_NEAR(json[1]["model_flop_utilization"], 0.41293824, 1e-9);
   EXPECT_EQ(json[1]["model_flop_per_token"], 5'161'728);
@@ -253,7 +253,7 @@ TEST(CompareReport, TheFootCountsWhatWasTrained) {
   EXPECT_TRUE(says(to_table(c), ", 4 steps of 9 epochs of 2 steps, batch"));
   c.runs[1].history.steps.pop_back();
   EXPECT_TRUE(says(to_table(c), ", 9 epochs of 2 steps (fp32 4 steps, fp16 3 steps), batch"));
-  const auto json = nlohmann::json::parse(to_json(c));
+  const auto json = json_of(c);
   EXPECT_EQ(json["runs"][1]["steps"], 3);
   EXPECT_EQ(json["runs"][1]["epochs"], 1);
   EXPECT_FALSE(says(to_table(c), "foreseen"));
@@ -276,7 +276,7 @@ TEST(CompareReport, JsonHasTheBackends) {
   recipes::Comparison c = two_runs();
   c.config.cudnn_allow_tf32 = "on";
   c.config.threads = 3;
-  const auto json = nlohmann::json::parse(to_json(c))["backends"];
+  const auto json = json_of(c)["backends"];
   EXPECT_TRUE(json["cuda_matmul_allow_tf32"].is_null()) << "as the precision says";
   EXPECT_EQ(json["cudnn_allow_tf32"], true);
   EXPECT_EQ(json["cudnn_benchmark"], true) << "a recipe of pictures";
@@ -298,7 +298,7 @@ TEST(CompareReport, AStoppedRunShowsNoTestFigures) {
   c.runs.back().test_loss.reset();
   EXPECT_EQ(to_table(c).rows[1][5], "");
   EXPECT_EQ(to_table(c).rows[1][6], "");
-  const auto json = nlohmann::json::parse(to_json(c));
+  const auto json = json_of(c);
   EXPECT_TRUE(json["runs"][1]["test_accuracy"].is_null());
   EXPECT_TRUE(json["stopped"]);
 }
@@ -425,7 +425,7 @@ TEST(Published, TheRunStandsBelowItsRecipesFigures) {
   EXPECT_EQ(beside->rows.front()[5], "48 / 46");
   EXPECT_EQ(beside->notes.front(), published.notes.front()) << "the source stays";
   EXPECT_NE(beside->notes.back().find("5 epochs of 50,000"), std::string::npos);
-  const auto json = nlohmann::json::parse(to_json(of_resnet50()));
+  const auto json = json_of(of_resnet50());
   EXPECT_EQ(json["published"]["rows"].size(), beside->rows.size());
   EXPECT_NE(report::to_html(to_page(of_resnet50(), "")).find("this run, cpu, fp16"),
             std::string::npos);
@@ -442,7 +442,7 @@ TEST(Published, SeveralDevicesHaveTheBatchOfAllTogether) {
 
 TEST(Published, NothingStandsBesideWhatIsNotTheSame) {
   EXPECT_FALSE(published_beside(two_runs())) << "fashion-cnn has no published table";
-  EXPECT_FALSE(nlohmann::json::parse(to_json(two_runs())).contains("published"));
+  EXPECT_FALSE(json_of(two_runs()).contains("published"));
   recipes::Comparison c = of_resnet50();
   c.config.model = "resnet18";
   EXPECT_FALSE(published_beside(c));
@@ -463,7 +463,7 @@ TEST(Published, NothingStandsBesideWhatIsNotTheSame) {
 }
 
 TEST(Published, JsonHasEveryTableWithItsSource) {
-  const auto json = nlohmann::json::parse(to_json(published()));
+  const auto json = json_of(published());
   ASSERT_EQ(json.size(), published().size());
   EXPECT_EQ(json[0]["recipe"], "cifar10-resnet50");
   for (const auto& table : json) {

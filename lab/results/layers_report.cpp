@@ -122,7 +122,7 @@ report::Page to_page(const LayerReport& report, const std::string& command) {
   return page;
 }
 
-std::string to_json(const LayerReport& report) {
+nlohmann::ordered_json json_of(const LayerReport& report) {
   const settings::Config& c = report.options.config;
   nlohmann::ordered_json json{{"recipe", report.recipe},
                               {"model", c.model},
@@ -146,7 +146,7 @@ std::string to_json(const LayerReport& report) {
                                {"weight_gradient", json_of(layer.weight_gradient)}});
     json["runs"].push_back(std::move(one));
   }
-  return json.dump(2);
+  return json;
 }
 
 }  // namespace demi::results

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -23,8 +24,8 @@ DEMI_API std::vector<report::Table> to_tables(const LayerReport& report);
 /// Tables, and bars of the errors by layer. `command` is the line that makes it again.
 DEMI_API report::Page to_page(const LayerReport& report, const std::string& command);
 
-/// One JSON object, the same words as the tables: runs[]: precision, loss_scale, loss, fp32_loss,
-/// layers[]: name, op, harm, output, gradient, weight_gradient. Inf and NaN are null.
-DEMI_API std::string to_json(const LayerReport& report);
+/// One object, the same words as the tables: runs[]: precision, loss_scale, loss, fp32_loss,
+/// layers[]: name, op, harm, output, gradient, weight_gradient. Inf and NaN are written as null.
+DEMI_API nlohmann::ordered_json json_of(const LayerReport& report);
 
 }  // namespace demi::results

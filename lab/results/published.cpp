@@ -149,14 +149,14 @@ std::optional<report::Table> published_beside(const recipes::Comparison& c) {
   return table;
 }
 
-std::string to_json(const std::vector<Published>& tables) {
+nlohmann::ordered_json json_of(const std::vector<Published>& tables) {
   auto json = nlohmann::ordered_json::array();
   for (const Published& one : tables) {
     nlohmann::ordered_json table = json_of(one.table);
     if (!one.recipe.empty()) table["recipe"] = one.recipe;
     json.push_back(std::move(table));
   }
-  return json.dump(2);
+  return json;
 }
 
 }  // namespace demi::results

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -30,7 +31,7 @@ DEMI_API const Published& published_of(const std::string& recipe);
 /// stopped, or if one of the two runs is missing.
 DEMI_API std::optional<report::Table> published_beside(const recipes::Comparison& comparison);
 
-/// A JSON array of the tables: title, columns, rows, notes, and the recipe of those that have one.
-DEMI_API std::string to_json(const std::vector<Published>& tables);
+/// An array of the tables: title, columns, rows, notes, and the recipe of those that have one.
+DEMI_API nlohmann::ordered_json json_of(const std::vector<Published>& tables);
 
 }  // namespace demi::results

@@ -75,13 +75,13 @@ report::Table to_table(const Sweep& sweep, const std::vector<recipes::Comparison
   return table;
 }
 
-std::string to_json(const Sweep& sweep, const std::vector<recipes::Comparison>& results) {
+nlohmann::ordered_json json_of(const Sweep& sweep,
+                               const std::vector<recipes::Comparison>& results) {
   nlohmann::ordered_json json{{"setting", sweep.setting}};
   json["rows"] = nlohmann::ordered_json::array();
   for (std::size_t i = 0; i < results.size(); ++i)
-    json["rows"].push_back({{"value", sweep.values[i]},
-                            {"comparison", nlohmann::ordered_json::parse(to_json(results[i]))}});
-  return json.dump(2);
+    json["rows"].push_back({{"value", sweep.values[i]}, {"comparison", json_of(results[i])}});
+  return json;
 }
 
 }  // namespace demi::results

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -23,6 +24,7 @@ DEMI_API Sweep parse_sweep(std::string_view text, const settings::Config& config
 DEMI_API report::Table to_table(const Sweep& sweep,
                                 const std::vector<recipes::Comparison>& results);
 /// As to_table(), in JSON.
-DEMI_API std::string to_json(const Sweep& sweep, const std::vector<recipes::Comparison>& results);
+DEMI_API nlohmann::ordered_json json_of(const Sweep& sweep,
+                                        const std::vector<recipes::Comparison>& results);
 
 }  // namespace demi::results

@@ -169,7 +169,7 @@ void set_all(Config& config, std::span<const Assignment> given) {
     if (!gives_way_to_own_folder(a, config)) set(config, a.name, a.text, a.source);
 }
 
-std::string to_json(const Config& config) {
+nlohmann::ordered_json json_of(const Config& config) {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Setting& setting : all_settings()) {
     const std::string text = setting.get(config);
@@ -179,7 +179,9 @@ std::string to_json(const Config& config) {
         may_be_plain ? json_or_null<nlohmann::ordered_json>(text) : nlohmann::ordered_json();
     json[key_of(setting.name)] = plain.is_null() ? nlohmann::ordered_json(text) : plain;
   }
-  return json.dump(2) + "\n";
+  return json;
 }
+
+std::string to_json(const Config& config) { return json_of(config).dump(2) + "\n"; }
 
 }  // namespace demi::settings

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <nlohmann/json_fwd.hpp>
 #include <span>
 #include <string>
 #include <string_view>
@@ -52,8 +53,10 @@ DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const s
 /// The values that the environment sets (DEMI_LR=0.1, ...).
 DEMI_API std::vector<Assignment> read_environment();
 
-/// All values as a JSON object of plain values, each on its own line: read_config_file takes it
-/// back.
+/// All values as an object of plain values.
+DEMI_API nlohmann::ordered_json json_of(const Config& config);
+
+/// Its text, each value on its own line: read_config_file takes it back.
 DEMI_API std::string to_json(const Config& config);
 
 /// The environment variable of a setting: DEMI_BATCH_SIZE of batch-size.
