@@ -10,7 +10,7 @@
 #include <string_view>
 #include <system_error>
 
-#include "lab/data/tokenizer.h"
+#include "lab/utf8.h"
 
 namespace demi::data {
 namespace {
@@ -21,17 +21,13 @@ constexpr std::string_view kLayout = "a folder for each class: FOLDER/class/name
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-bool is_utf8(std::string_view text) {
-  return BasicEnglish()(text, [](std::string_view) {}) == BasicEnglish::npos;
-}
-
 std::vector<std::string> class_folders(const fs::path& folder, const DamageReport& report) {
   std::vector<std::string> names;
   std::error_code code, unreadable;
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
     if (!it->is_directory(unreadable) || is_hidden(it->path())) continue;
     names.push_back(it->path().filename());
-    if (is_utf8(names.back())) continue;
+    if (lab::first_not_utf8(names.back()) == std::string_view::npos) continue;
     report({.where = kReadFolder,
             .file = it->path(),
             .what = "the name of the class is not UTF-8",

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <vector>
 
-#include "demi/data/philox.h"
+#include "demi/data/random_bits.h"
 
 namespace demi::data {
 namespace {

@@ -1,10 +1,10 @@
 #include "lab/data/tokenizer.h"
 
-#include <utf8proc.h>
-
 #include <array>
 #include <cstdint>
 #include <string>
+
+#include "lab/utf8.h"
 
 namespace demi::data {
 namespace {
@@ -13,9 +13,7 @@ constexpr std::string_view kBreak = "<br />";
 
 // What Python's str.split() splits at: Unicode's White_Space and the four ASCII separators.
 constexpr bool is_space(int32_t code) {
-  return (code >= 0x09 && code <= 0x0D) || (code >= 0x1C && code <= 0x20) || code == 0x85 ||
-         code == 0xA0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200A) || code == 0x2028 ||
-         code == 0x2029 || code == 0x202F || code == 0x205F || code == 0x3000;
+  return lab::is_white_space(code) || (code >= 0x1C && code <= 0x1F);
 }
 
 /// Unicode's Case_Ignorable: marks and punctuation behind which a word continues.
@@ -50,13 +48,6 @@ bool is_cased(int32_t code) {
   }
 }
 
-/// Bytes of the code point at `at`, which is put into `code`; 0: it is not UTF-8, or the end.
-std::size_t next_code(std::string_view text, std::size_t at, int32_t& code) {
-  const auto taken = utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
-                                      static_cast<utf8proc_ssize_t>(text.size() - at), &code);
-  return taken > 0 ? static_cast<std::size_t>(taken) : 0;
-}
-
 /// Whether the capital sigma at `at` ends a word (The Unicode Standard, table 3-17, Final_Sigma): a
 /// cased letter comes before it and none behind it, with anything Case_Ignorable in between. The
 /// text before it is UTF-8.
@@ -67,14 +58,14 @@ bool is_final_sigma(std::string_view text, std::size_t at) {
     do {
       --start;
     } while ((static_cast<unsigned char>(text[start]) & 0xC0) == 0x80);
-    next_code(text, start, code);
+    lab::next_code(text, start, code);
     if (is_case_ignorable(code)) continue;
     cased_before = is_cased(code);
     break;
   }
   if (!cased_before) return false;
   at += std::string_view("\u03a3").size();
-  while (const std::size_t taken = next_code(text, at, code)) {
+  while (const std::size_t taken = lab::next_code(text, at, code)) {
     if (!is_case_ignorable(code)) return !is_cased(code);
     at += taken;
   }
@@ -106,7 +97,7 @@ std::size_t BasicEnglish::operator()(std::string_view text,
   lower.reserve(text.size());
   for (std::size_t at = 0, taken = 1; at < text.size(); at += taken) {
     int32_t code = static_cast<unsigned char>(text[at]);
-    taken = code < 0x80 ? 1 : next_code(text, at, code);
+    taken = code < 0x80 ? 1 : lab::next_code(text, at, code);
     if (taken == 0) return at;
     if (code == '"') continue;
     if (is_space(code)) {

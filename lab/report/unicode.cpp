@@ -1,16 +1,13 @@
-// utf8proc knows Unicode's tables: decoding, categories, widths.
 #include "lab/report/unicode.h"
 
-#include <utf8proc.h>
+#include "lab/utf8.h"
 
 namespace demi::report {
 
 char32_t next_code_point(std::string_view text, std::size_t& at) {
-  utf8proc_int32_t code = 0;
-  const utf8proc_ssize_t bytes =
-      utf8proc_iterate(reinterpret_cast<const utf8proc_uint8_t*>(text.data()) + at,
-                       static_cast<utf8proc_ssize_t>(text.size() - at), &code);
-  at += bytes > 0 ? static_cast<std::size_t>(bytes) : 1;
+  int32_t code = 0;
+  const std::size_t bytes = lab::next_code(text, at, code);
+  at += bytes > 0 ? bytes : 1;
   return bytes > 0 ? static_cast<char32_t>(code) : kReplacement;
 }
 

@@ -11,7 +11,7 @@
 #include "demi/core/error.h"
 #include "lab/tokens/pre_tokens.h"
 #include "lab/tokens/require_token.h"
-#include "lab/tokens/utf8.h"
+#include "lab/utf8.h"
 
 namespace demi::tokens {
 namespace {
@@ -75,7 +75,7 @@ class BytePair : public Tokenizer {
   int64_t size() const override { return static_cast<int64_t>(spelling_.size()); }
 
   std::vector<int32_t> encode(std::string_view text) const override {
-    if (const std::size_t at = first_not_utf8(text); at != std::string_view::npos)
+    if (const std::size_t at = lab::first_not_utf8(text); at != std::string_view::npos)
       refuse_not_utf8(at);
     std::vector<int32_t> tokens;
     for_each_between(added_, text, tokens, [&](std::string_view part) {
@@ -113,7 +113,7 @@ class BytePair : public Tokenizer {
       std::string& bytes = spelling_.emplace_back();
       int32_t code = 0;
       for (std::size_t at = 0, taken = 0; at < symbol.size(); at += taken) {
-        taken = next_code(symbol, at, code);
+        taken = lab::next_code(symbol, at, code);
         const auto found = taken ? byte_of.find(code) : byte_of.end();
         if (found == byte_of.end()) {
           bytes = symbol;

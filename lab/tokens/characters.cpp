@@ -6,7 +6,7 @@
 #include "demi/core/error.h"
 #include "lab/tokens/require_token.h"
 #include "lab/tokens/tokenizer.h"
-#include "lab/tokens/utf8.h"
+#include "lab/utf8.h"
 
 namespace demi::tokens {
 namespace {
@@ -18,7 +18,7 @@ template <class Each>
 void for_each_character(std::string_view text, const Each& each) {
   int32_t code = 0;
   for (std::size_t at = 0; at < text.size();) {
-    const std::size_t taken = next_code(text, at, code);
+    const std::size_t taken = lab::next_code(text, at, code);
     if (taken == 0) refuse_not_utf8(at);
     each(code, text.substr(at, taken), at);
     at += taken;

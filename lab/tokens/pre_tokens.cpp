@@ -1,6 +1,6 @@
 #include "lab/tokens/pre_tokens.h"
 
-#include "lab/tokens/utf8.h"
+#include "lab/utf8.h"
 
 namespace demi::tokens {
 namespace {
@@ -14,10 +14,14 @@ struct Character {
 
 Character character_at(std::string_view text, std::size_t at) {
   int32_t code = 0;
-  const std::size_t bytes = next_code(text, at, code);
-  if (is_letter(code)) return {bytes, Class::letter};
-  if (is_numeral(code)) return {bytes, Class::numeral};
-  return {bytes, is_white_space(code) ? Class::space : Class::other};
+  const std::size_t bytes = lab::next_code(text, at, code);
+  // Unicode's general categories L and N.
+  const utf8proc_category_t category = utf8proc_category(code);
+  if (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO)
+    return {bytes, Class::letter};
+  if (category >= UTF8PROC_CATEGORY_ND && category <= UTF8PROC_CATEGORY_NO)
+    return {bytes, Class::numeral};
+  return {bytes, lab::is_white_space(code) ? Class::space : Class::other};
 }
 
 /// Where the characters of that class end that begin at `at`.

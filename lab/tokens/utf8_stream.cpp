@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "lab/tokens/utf8.h"
+#include "lab/utf8.h"
 
 namespace demi::tokens {
 namespace {
@@ -52,7 +52,7 @@ std::string Utf8Stream::add(std::string_view bytes) {
   std::size_t at = 0;
   while (at < pending_.size()) {
     int32_t code = 0;
-    if (const std::size_t taken = next_code(pending_, at, code)) {
+    if (const std::size_t taken = lab::next_code(pending_, at, code)) {
       whole.append(pending_, at, taken);
       at += taken;
       continue;
