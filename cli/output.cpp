@@ -97,11 +97,11 @@ void note(std::string_view text) {
 }
 
 void note_slow_precisions(const std::vector<settings::RunSpec>& runs, c10::Device device) {
-  std::vector<train::Precision> used;
-  if (runs.empty()) used.push_back(train::mixed_precision_of(device.type()));
+  std::vector<Precision> used;
+  if (runs.empty()) used.push_back(mixed_precision_of(device.type()));
   for (const settings::RunSpec& run : runs) used.push_back(run.precision);
   std::set<std::string> said{""};
-  for (const train::Precision& precision : used) {
+  for (const Precision& precision : used) {
     const std::string warning = recipes::slow_precision_warning(precision, device);
     if (said.insert(warning).second) note(warning);
   }

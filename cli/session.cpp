@@ -49,7 +49,7 @@ std::ostream& nowhere() {
 }
 
 // Wrong products are said by `demi bench matmul`, and end no training.
-double peak_of(const train::Precision& precision, c10::Device device) {
+double peak_of(const Precision& precision, c10::Device device) {
   try {
     return bench::peak_flop_per_second(precision, device);
   } catch (const TrainingError&) {
@@ -63,7 +63,7 @@ std::vector<double> peaks_of(const std::vector<settings::Resolved>& runs,
   std::map<std::string_view, double> by_precision;
   std::vector<double> peaks;
   for (const settings::Resolved& run : runs) {
-    const train::Precision& precision = run.spec.precision;
+    const Precision& precision = run.spec.precision;
     const auto [peak, is_new] = by_precision.try_emplace(precision.name, 0);
     if (is_new) peak->second = peak_of(precision, run.device) * static_cast<double>(config.ranks);
     peaks.push_back(peak->second);
@@ -111,8 +111,7 @@ void Session::require_collectives() const {
 void Session::resolve_config() {
   config_.device = device_.str();
   if (config_.dry_run) config_.epochs = 1;
-  if (config_.precision == "mixed")
-    config_.precision = train::mixed_precision_of(device_.type()).name;
+  if (config_.precision == "mixed") config_.precision = mixed_precision_of(device_.type()).name;
 }
 
 // What the checkpoint that training resumes says of its data: its classes and words count.
@@ -412,8 +411,7 @@ results::LayerReport Session::compare_layers(std::vector<settings::RunSpec> runs
                                           .steps = steps,
                                           .device = device_}};
   recipes::check_parts(report.options.runs, workload_);
-  find_start(
-      {settings::resolve(config_, settings::run_in(train::parse_precision("fp32")), device_)});
+  find_start({settings::resolve(config_, settings::run_in(parse_precision("fp32")), device_)});
   report.options.config.from = start_from_;
   report.runs = recipes::compare_layers(report.options, workload_);
   return report;

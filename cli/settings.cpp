@@ -228,7 +228,7 @@ void SettingOptions::check_effects(settings::Config config,
     config.precision = "mixed";  // each run has its own
   } else if (config.precision == "mixed") {
     const c10::Device device = pick_device(settings::device_of_rank(config, 0));
-    config.precision = train::mixed_precision_of(device.type()).name;
+    config.precision = mixed_precision_of(device.type()).name;
   }
   settings::check_effects(config, given);
 }

@@ -68,7 +68,7 @@ int main(int argc, char** argv) {
   std::printf("%lld rows, %lld parameters\n", static_cast<long long>(table.size(0)),
               static_cast<long long>(demi::models::parameter_count(*model.module)));
   demi::TrainerOptions options{.device = device};
-  options.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.optimizers = {std::make_shared<demi::optim::AdamW>(model.module->parameters(),
                                                              demi::optim::AdamWOptions(3e-3))};
   const demi::train::History history =

@@ -54,7 +54,7 @@ int main(int argc, char** argv) {
       {.models = {{"generator", generator.get()}, {"critic", critic.get()}},
        .optimizers = {&adam_g, &adam_c},
        .scaler = &scaler},
-      {.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16"),
+      {.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16"),
        .device = device});
   for (int n = 0; n < 800; ++n) {
     const auto angle = torch::rand({256, 1}, device) * (2 * M_PI);

@@ -71,7 +71,7 @@ int main(int argc, char** argv) {
   demi::optim::lr::Scheduler schedule(adamw, demi::optim::lr::cosine(kSteps));
   demi::loop::Step step(
       {{model.get()}, {&adamw}, &scaler, {&schedule}},
-      {.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16"),
+      {.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16"),
        .device = device,
        .clip_norm = 1});
   torch::Tensor loss;

@@ -56,7 +56,7 @@ int main(int argc, char** argv) {
       .vocabulary = corpus.vocabulary->size(), .embedding = 16, .hidden = 32});
   model->to(device);
   demi::TrainerOptions options{.epochs = 5, .device = device};
-  options.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.loss = demi::train::Loss::bce_with_logits;  // one logit for two classes
   options.optimizers = {
       std::make_shared<demi::optim::AdamW>(model->parameters(), demi::optim::AdamWOptions(1e-2))};

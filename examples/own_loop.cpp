@@ -38,7 +38,7 @@ torch::nn::Sequential make_model(torch::Device device) {
 
 struct Training {
   torch::Device device;
-  demi::train::Precision precision;
+  demi::Precision precision;
   torch::nn::Sequential model = make_model(device);
   demi::optim::AdamW adamw{model->parameters(), demi::optim::AdamWOptions(3e-3)};
   demi::GradScaler scaler{{.enabled = precision.autocast == torch::kHalf}};
@@ -80,10 +80,10 @@ struct Training {
 
 int main(int argc, char** argv) {
   const auto [device, dtype] = read_arguments(argc, argv, torch::kHalf);
-  const auto mixed = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  const auto mixed = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   // What would need FP32 in fp16: asked in a few FP32 steps, and written as a policy.
   const auto what_if = std::make_shared<demi::monitor::WhatIf>();
-  Training{device, demi::train::parse_precision("fp32")}.train(0, 3, {what_if});
+  Training{device, demi::parse_precision("fp32")}.train(0, 3, {what_if});
   std::printf("%zu parts or ops would need FP32\n", what_if->result().cures.size());
 
   int looks = 0;

@@ -130,7 +130,7 @@ int main(int argc, char** argv) {
   Classifier model(vocabulary.size());
   model->to(device);
   demi::TrainerOptions options{.epochs = 4, .device = device};
-  options.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.optimizers = {
       std::make_shared<demi::optim::AdamW>(model->parameters(), demi::optim::AdamWOptions(1e-2))};
   const demi::train::History history = demi::Trainer(model, options).fit(training, &validation);

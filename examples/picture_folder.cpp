@@ -39,7 +39,7 @@ int main(int argc, char** argv) {
       .size = kSize, .classes = static_cast<int64_t>(folders.train.classes.size())});
   model->to(device);
   demi::TrainerOptions options{.epochs = 8, .device = device};
-  options.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.optimizers = {
       std::make_shared<demi::optim::AdamW>(model->parameters(), demi::optim::AdamWOptions(3e-3))};
   const demi::train::History history =

@@ -72,7 +72,7 @@ double in_a_loop(torch::Device device, torch::Dtype dtype) {
 double by_a_trainer(torch::Device device, torch::Dtype dtype) {
   auto model = make_model(device);
   demi::TrainerOptions options{.epochs = 5, .device = device};
-  options.precision = demi::train::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.loss = [](const torch::Tensor& output, const torch::Tensor& target) {
     return torch::nn::functional::cross_entropy(output.to(torch::kFloat), target);
   };

@@ -64,7 +64,7 @@ def runs_of_files(folder, small):
         yield f"gpt-shakespeare {text} --block llama --key-heads 1 --dropout 0.1 --tokenizer bytes {gpt} {more}"
         yield f"gpt2 {tokens} --vocabulary-size 100 --tokens-per-step 128 {gpt} {more}"
         yield f"imdb-lstm --data csv --train-file {folder}/train.csv --test-file {folder}/test.csv --batch-size 8 --pool mean {more}"
-        yield f"folder-resnet50 --data-dir {folder}/photos --model resnet18 --image-size 32 --batch-size 4 {more}"
+        yield f"folder-resnet50 --data-dir {folder}/photos --model resnet18 --image-size 32 --batch-size 4 --lr 0.001 {more}"
         yield f"{FIXTURES}/rows.pt2 --data synthetic-rows --loss mse --batches 6 --batch-size 8 --lr 0.01 {more}"
     for variant in ("--ema 0.9", "--accumulate 2", "--recompute blocks", "--ranks 2", "--weight-mode split --precision bf16-true"):
         yield f"gpt-shakespeare {text} {gpt} {variant} {small}"

@@ -197,7 +197,7 @@ void loop_0(torch::nn::Sequential& model, demi::optim::AdamW& adamw, demi::GradS
             const std::vector<demi::data::Batch>& data) {
   demi::loop::Step step(
       {.models = {model.get()}, .optimizers = {&adamw}, .scaler = &scaler},
-      {.precision = demi::train::parse_precision("fp16"), .accumulate = 4, .clip_norm = 1});
+      {.precision = demi::parse_precision("fp16"), .accumulate = 4, .clip_norm = 1});
   step.watch(std::make_shared<demi::monitor::Monitor>(100, print));
   for (const auto& batch : data) {
     step.batch([&] { return model->forward(batch.input); },
@@ -381,7 +381,7 @@ void trainer_0(const torch::Tensor& x_train, const torch::Tensor& y_train,
   torch::nn::Sequential model(torch::nn::Linear(32, 64), torch::nn::ReLU(),
                               torch::nn::Linear(64, 10));
   demi::TrainerOptions options;
-  options.precision = demi::train::parse_precision("bf16");
+  options.precision = demi::parse_precision("bf16");
   options.metrics = {demi::train::top_k(2)};
   const demi::train::History history =
       demi::Trainer(model, options)

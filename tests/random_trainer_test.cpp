@@ -378,7 +378,7 @@ class ByHand {
 Outcome by_trainer(const Program& p) {
   Net net = net_of(p);
   const auto parameters = parameters_of(net);
-  TrainerOptions options{.epochs = p.epochs, .precision = train::parse_precision(p.precision)};
+  TrainerOptions options{.epochs = p.epochs, .precision = parse_precision(p.precision)};
   options.accumulate = p.accumulate;
   options.clip_norm = p.clip;
   options.ema_decay = p.ema;

@@ -11,7 +11,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 
-namespace demi::loop {
+namespace demi {
 namespace {
 
 using c10::ScalarType;
@@ -110,4 +110,4 @@ LossScale parse_loss_scale(std::string_view text) {
   return {LossScale::Kind::fixed, parse_scale(text)};
 }
 
-}  // namespace demi::loop
+}  // namespace demi

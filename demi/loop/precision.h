@@ -9,7 +9,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi::loop {
+namespace demi {
 
 /// The formats in which a run stores its weights and computes. Mixed: FP32 weights and an autocast
 /// region of a 16-bit format. True: weights and computation in one format.
@@ -50,4 +50,4 @@ struct LossScale {
 /// text.
 DEMI_API LossScale parse_loss_scale(std::string_view text);
 
-}  // namespace demi::loop
+}  // namespace demi

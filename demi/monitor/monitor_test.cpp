@@ -78,7 +78,7 @@ TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
   TwoLayers model, by_hand;
   const at::Tensor x = features().slice(0, 0, 4), y = at::arange(4) % 3;
   const auto reported =
-      watch(model, Rows(x, y, 4), 1, {.loss_scale = {train::LossScale::Kind::fixed, 1024}});
+      watch(model, Rows(x, y, 4), 1, {.loss_scale = {LossScale::Kind::fixed, 1024}});
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_EQ(reported[0].loss_scale, 1024);
 
@@ -109,8 +109,8 @@ TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
 
 TEST(Monitor, ChangesNoBitOfTheTraining) {
   TwoLayers watched, alone;
-  watch(watched, batches(), 1, {.precision = train::parse_precision("fp16"), .accumulate = 2});
-  train::TrainerOptions options{.precision = train::parse_precision("fp16"), .accumulate = 2};
+  watch(watched, batches(), 1, {.precision = parse_precision("fp16"), .accumulate = 2});
+  train::TrainerOptions options{.precision = parse_precision("fp16"), .accumulate = 2};
   options.optimizers = {std::make_shared<optim::SGD>(alone->parameters(), optim::SGDOptions(0.25))};
   train::Trainer(train::network(alone), options).fit(batches());
   for (std::size_t i = 0; i < 4; ++i)
@@ -159,7 +159,7 @@ TEST(Monitor, AddsUpTheBatchesOfAStep) {
 std::optional<double> unchanged_by(
     const std::function<std::shared_ptr<torch::optim::Optimizer>(std::vector<at::Tensor>)>& make) {
   TwoLayers model;
-  train::TrainerOptions options{.max_steps = 1, .precision = train::parse_precision("bf16-true")};
+  train::TrainerOptions options{.max_steps = 1, .precision = parse_precision("bf16-true")};
   options.optimizers = {make(model->parameters())};
   train::Trainer trainer(train::network(model), options);
   std::optional<double> seen;
@@ -201,9 +201,9 @@ TEST(Monitor, SaysThatAStepWasSkipped) {
 }
 
 TEST(Monitor, SeesSixteenBitGradientsOfMixedRuns) {
-  const auto reported = watch(TwoLayers(), Rows(features(), at::arange(28) % 3, 28), 1,
-                              {.precision = train::parse_precision("fp16"),
-                               .loss_scale = {train::LossScale::Kind::fixed, 0.001}});
+  const auto reported =
+      watch(TwoLayers(), Rows(features(), at::arange(28) % 3, 28), 1,
+            {.precision = parse_precision("fp16"), .loss_scale = {LossScale::Kind::fixed, 0.001}});
   const ExponentHistogram all = reported[0].activation_gradients();
   EXPECT_EQ(all.elements(), 28 * (5 + 3));
   EXPECT_GT(all.subnormals, 28);  // below 2^-14: FP32 has no such subnormal numbers
@@ -232,7 +232,7 @@ TEST(Monitor, CountsEachOutputOnce) {
     SCOPED_TRACE(precision);
     const auto reported =
         watch(Sequence(), Rows(at::arange(56).view({8, 7}) % 11, at::arange(8) % 3, 8), 1,
-              {.precision = train::parse_precision(precision)});
+              {.precision = parse_precision(precision)});
     ASSERT_EQ(reported.size(), 1u);
     ASSERT_EQ(reported[0].layers.size(), 3u);
     EXPECT_EQ(reported[0].layers[0].activation_gradients.elements(), 8 * 7 * 6);
@@ -248,7 +248,7 @@ TEST(Monitor, KnowsConvolutionsAndNormalizationUnderAutocast) {
                                 torch::nn::ReLU(torch::nn::ReLUOptions(true)), torch::nn::Flatten(),
                                 torch::nn::Linear(4 * 36, 3));
     const auto reported = watch(model, Rows(at::randn({2, 1, 8, 8}), at::arange(2), 2), 1,
-                                {.precision = train::parse_precision(precision)});
+                                {.precision = parse_precision(precision)});
     ASSERT_EQ(reported[0].layers.size(), 3u);
     EXPECT_EQ(reported[0].layers[0].name, "0");
     EXPECT_EQ(reported[0].layers[0].activation_gradients.elements(), 2 * 4 * 36);

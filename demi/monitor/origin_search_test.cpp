@@ -114,7 +114,7 @@ struct Job {
       return i == layer ? fault(x) : x;
     };
   }
-  void precision(const char* name) { options.precision = train::parse_precision(name); }
+  void precision(const char* name) { options.precision = parse_precision(name); }
 };
 
 struct Named {
@@ -265,7 +265,7 @@ TEST(OriginSearch, ATensorsHook) {
 TEST(OriginSearch, AnOverflowByTheLossScaleAlone) {
   Job job;
   job.precision("fp16");
-  job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p40};
+  job.options.loss_scale = {LossScale::Kind::fixed, 0x1p40};
   const auto reported = job.origins();
   ASSERT_EQ(reported.size(), 1u);
   EXPECT_TRUE(reported[0].is_loss_scale()) << to_string(reported[0]);
@@ -293,7 +293,7 @@ TEST(OriginSearch, TheMeanOfNothingInTheLoss) {
 // The scaled loss is Inf, which no gradient notices.
 TEST(OriginSearch, AScaledLossThatOverflowsIsNoFault) {
   Job job;
-  job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p100};
+  job.options.loss_scale = {LossScale::Kind::fixed, 0x1p100};
   job.options.loss = train::LossFunction(
       [](const at::Tensor& output, const at::Tensor&) { return output.sum() * 1e-9 + 1e10; });
   EXPECT_TRUE(job.origins().empty());
@@ -519,7 +519,7 @@ TEST(OriginSearch, AnInfThatVanishesAgain) {
 TEST(OriginSearch, AnInfOf16BitsThatVanishesAgain) {
   Job job;
   job.precision("fp16");
-  job.options.loss_scale = {train::LossScale::Kind::fixed, 1};
+  job.options.loss_scale = {LossScale::Kind::fixed, 1};
   job.plant(9, [](const Tensor& x) { return x + dead_norm(x.matmul(at::eye(kWidth)), 1000); });
   const auto reported = job.origins();
   ASSERT_EQ(reported.size(), 1u);
@@ -562,7 +562,7 @@ TEST(OriginSearch, AFixedScaleThatIsTooHighIsToldAtOnce) {
   Job job;
   job.precision("fp16");
   job.options.max_steps = 2;
-  job.options.loss_scale = {train::LossScale::Kind::fixed, 0x1p100};
+  job.options.loss_scale = {LossScale::Kind::fixed, 0x1p100};
   job.input[8][3] = 1e6;
   const auto reported = job.origins();
   ASSERT_EQ(reported.size(), 2u);

@@ -177,7 +177,7 @@ WhatIfResult ask_with_losses(
     const train::Network& network, torch::nn::Module& model, const data::Loader& loader,
     const std::function<std::vector<at::Tensor>(const at::Tensor& input, const at::Tensor& output)>&
         losses,
-    WhatIfOptions with = {.loss_scale = 1, .dynamic_scale = false}, train::LossScale scale = {}) {
+    WhatIfOptions with = {.loss_scale = 1, .dynamic_scale = false}, LossScale scale = {}) {
   train::TrainerOptions options = options_of(model);
   options.loss_scale = scale;
   options.losses = [losses](const train::Network& of, const data::Batch& batch) {
@@ -258,10 +258,10 @@ TEST(RangeTrace, GradientsOfEveryLossCount) {
     return std::vector<at::Tensor>{output.sum() * std::ldexp(1, 17), output.sum()};
   };
   for (const double scale : {0.0, 1024.0}) {
-    const WhatIfResult result = ask_with_losses(
-        train::network(model), *model, rows_of(filled(1)), losses,
-        {.loss_scale = 1, .dynamic_scale = false},
-        scale > 0 ? train::LossScale{train::LossScale::Kind::fixed, scale} : train::LossScale{});
+    const WhatIfResult result =
+        ask_with_losses(train::network(model), *model, rows_of(filled(1)), losses,
+                        {.loss_scale = 1, .dynamic_scale = false},
+                        scale > 0 ? LossScale{LossScale::Kind::fixed, scale} : LossScale{});
     const TensorFate* gradient = find(result, "head", "addmm", TensorPlace::output_gradient);
     ASSERT_TRUE(gradient);
     EXPECT_EQ(gradient->loss.elements, 2 * 4);

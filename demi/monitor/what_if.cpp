@@ -166,7 +166,7 @@ WhatIf::WhatIf(WhatIfOptions options) {
 WhatIf::~WhatIf() = default;
 
 void WhatIf::before_forward(const loop::StepView& view) {
-  const loop::Precision& precision = view.precision;
+  const Precision& precision = view.precision;
   if (precision.is_mixed() || precision.weights != c10::kFloat)
     refuse({.where = "monitor.WhatIf",
             .what = "the run is not FP32",

@@ -81,7 +81,7 @@ Rows rows_of(const Case& one) {
 train::TrainerOptions options_of(const Case& one, torch::nn::Module& model, const char* precision,
                                  int64_t steps) {
   train::TrainerOptions options;
-  options.precision = train::parse_precision(precision);
+  options.precision = parse_precision(precision);
   options.loss = train::Loss::mse;
   options.optimizers = {
       std::make_shared<optim::SGD>(model.parameters(), optim::SGDOptions(one.learning_rate))};

@@ -92,7 +92,7 @@ TEST(WhatIf, ItsPolicyTrainsToTheLossOfFp32) {
     demi::apply(with, *model);
     train::TrainerOptions options = options_of(*model, precision);
     options.op_policy = with;
-    options.loss_scale = {train::LossScale::Kind::fixed, 128};
+    options.loss_scale = {LossScale::Kind::fixed, 128};
     options.epochs = 3;
     const train::History history =
         train::Trainer(train::network(model), options).fit(training_rows());

@@ -58,7 +58,7 @@ inline train::testing::Rows training_rows() { return {input_rows(), input_rows()
 
 inline train::TrainerOptions options_of(torch::nn::Module& model, const char* precision = "fp32") {
   train::TrainerOptions options;
-  options.precision = train::parse_precision(precision);
+  options.precision = parse_precision(precision);
   options.loss = train::Loss::mse;
   options.optimizers = {std::make_shared<optim::SGD>(model.parameters(), optim::SGDOptions(2e-14))};
   return options;

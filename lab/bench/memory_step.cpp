@@ -58,19 +58,19 @@ data::Batch random_batch(const MemoryWork& work, int64_t size) {
 }
 
 GradScalerOptions scaler_options(const settings::RunSpec& run) {
-  using Kind = train::LossScale::Kind;
+  using Kind = LossScale::Kind;
   const bool enabled = run.loss_scale.kind == Kind::automatic ? run.precision.autocast == at::kHalf
                                                               : run.loss_scale.kind != Kind::off;
   return {.enabled = enabled};
 }
 
 // As a Trainer has it.
-Autocast region_of(const train::Precision& precision, c10::Device device) {
+Autocast region_of(const Precision& precision, c10::Device device) {
   return Autocast(device.type(),
                   AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
 }
 
-data::Batch input_for(const train::Precision& precision, const data::Batch& batch) {
+data::Batch input_for(const Precision& precision, const data::Batch& batch) {
   data::Batch result = batch;
   if (!precision.is_mixed() && batch.input.is_floating_point())
     result.input = batch.input.to(precision.weights);
@@ -189,7 +189,7 @@ class TracedModel {
   }
 
   const MemoryWork& work_;
-  const train::Precision& precision_;
+  const Precision& precision_;
   const c10::Device device_;
   profile::AllocationLog log_;
   train::Network network_;

@@ -11,7 +11,7 @@ namespace {
 constexpr double kSeconds = 0.1;
 constexpr int64_t kMostRows = 4096;  // 200 MB of FP32
 
-std::optional<ProductKind> kind_of(const train::Precision& precision, c10::Device device) {
+std::optional<ProductKind> kind_of(const Precision& precision, c10::Device device) {
   switch (precision.autocast.value_or(precision.weights)) {
     case c10::kHalf:
       return ProductKind{"fp16", precision.is_mixed()};
@@ -26,7 +26,7 @@ std::optional<ProductKind> kind_of(const train::Precision& precision, c10::Devic
 
 }  // namespace
 
-double peak_flop_per_second(const train::Precision& precision, c10::Device device) {
+double peak_flop_per_second(const Precision& precision, c10::Device device) {
   const auto kind = kind_of(precision, device);
   return kind ? 1e12 * best_rate(*kind, device, kSeconds, kMostRows).tflops : 0;
 }

@@ -89,7 +89,7 @@ class Runner {
   // A new Trainer begins with a new scaler, so the scale is carried over; a fixed scale need not
   // be.
   void carry_scale(const train::StepMetrics& last) {
-    if (!last.loss_scale || options_.loss_scale.kind == train::LossScale::Kind::fixed) return;
+    if (!last.loss_scale || options_.loss_scale.kind == LossScale::Kind::fixed) return;
     options_.scaler.init_scale =
         *last.loss_scale * (last.skipped ? options_.scaler.backoff_factor : 1);
   }

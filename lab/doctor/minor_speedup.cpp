@@ -127,7 +127,7 @@ constexpr std::int64_t kMostSteps = 5;
 constexpr std::size_t kMeasured = 6;  // dimensions
 
 std::optional<c10::ScalarType> low_type(const settings::RunSpec& run) {
-  const train::Precision& precision = run.precision;
+  const Precision& precision = run.precision;
   if (precision.is_mixed()) return run.autocast ? precision.autocast : std::nullopt;
   const bool is_low =
       precision.weights == c10::ScalarType::Half || precision.weights == c10::ScalarType::BFloat16;

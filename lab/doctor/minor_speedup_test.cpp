@@ -300,7 +300,7 @@ TEST(MeasuredFacts, ARunWithoutARegionHasItsOwnReason) {
   };
   EXPECT_EQ(reason("fp16"), why_slow(c10::kCPU, c10::kHalf));
   EXPECT_EQ(reason("fp16-true"),
-            recipes::slow_precision_warning(train::parse_precision("fp16-true"), c10::kCPU));
+            recipes::slow_precision_warning(parse_precision("fp16-true"), c10::kCPU));
 }
 
 TEST(ExplainSpeedups, OnlyWholeRunsIn16BitsBelow1Point2) {

@@ -16,8 +16,8 @@
 namespace demi::recipes {
 
 std::vector<settings::RunSpec> default_runs(c10::Device device) {
-  return {settings::run_in(train::parse_precision("fp32")),
-          settings::run_in(train::mixed_precision_of(device.type()))};
+  return {settings::run_in(parse_precision("fp32")),
+          settings::run_in(mixed_precision_of(device.type()))};
 }
 
 namespace {

@@ -359,9 +359,9 @@ std::optional<settings::Config> config_in(const checkpoint::Metadata& text,
 }
 
 bool scales_losses(const settings::Resolved& run) {
-  const train::LossScale::Kind kind = run.spec.loss_scale.kind;
-  if (!run.config.scaler || kind == train::LossScale::Kind::off) return false;
-  return kind != train::LossScale::Kind::automatic || run.spec.precision.autocast == c10::kHalf;
+  const LossScale::Kind kind = run.spec.loss_scale.kind;
+  if (!run.config.scaler || kind == LossScale::Kind::off) return false;
+  return kind != LossScale::Kind::automatic || run.spec.precision.autocast == c10::kHalf;
 }
 
 }  // namespace
@@ -545,7 +545,7 @@ void put_in_place(const checkpoint::NamedTensors& weights, const torch::nn::Modu
 // into another.
 void Job::test() {
   const auto seed = static_cast<uint64_t>(config_.seed);
-  const train::Precision& precision = run_.spec.precision;
+  const Precision& precision = run_.spec.precision;
   train::Network shipped = workload_.make_network(seed);
   const bool ships = any_rank(!options_.folder.empty());
   if (!options_.folder.empty()) {
@@ -586,7 +586,7 @@ void Job::test() {
   const auto weights = trainer_->trained_weights();  // not their rounding
   to_precision(*network_.module, c10::kFloat);  // module->to() would convert integer buffers, too
   put_in_place(weights, *network_.module);
-  test.precision = train::parse_precision("fp32");
+  test.precision = parse_precision("fp32");
   const train::Evaluation exact = train::evaluate(network_, *workload_.test, test);
   history.stopped = exact.stopped;
   if (!exact.stopped) result_.test_accuracy_fp32_eval = exact.accuracy;

@@ -627,7 +627,7 @@ TEST_F(RunParts, TheTestIsOfTheFileThatIsShipped) {
   workload_.test = std::make_shared<train::testing::Rows>(x, y, int64_t{8});
   const RunResult result = now(to_the_end(), "bf16-true");
   train::Network shipped = workload_.make_network(77);
-  workload::load_shipped_weights(*shipped.module, train::parse_precision("bf16-true"),
+  workload::load_shipped_weights(*shipped.module, parse_precision("bf16-true"),
                                  folder_ / "model.safetensors");
   const torch::NoGradGuard no_grad;
   const at::Tensor output = shipped.forward({x.to(torch::kBFloat16), y, {}});

@@ -162,7 +162,7 @@ void turn_off_dropout(torch::nn::Module& module) {
 // The network's output, or its own loss.
 at::Tensor output_of(const settings::Resolved& run, const train::Network& network,
                      data::Batch batch) {
-  const train::Precision& precision = run.spec.precision;
+  const Precision& precision = run.spec.precision;
   const bool mixed = precision.is_mixed() && run.config.autocast;
   const Autocast region(
       run.device.type(),
@@ -271,16 +271,16 @@ void copy_weights(const torch::nn::Module& from, const torch::nn::Module& to) {
 }
 
 bool is_dynamic(const settings::Resolved& run) {
-  const train::LossScale::Kind kind = run.spec.loss_scale.kind;
-  const bool automatic = kind == train::LossScale::Kind::automatic;
+  const LossScale::Kind kind = run.spec.loss_scale.kind;
+  const bool automatic = kind == LossScale::Kind::automatic;
   return run.config.scaler &&
          ((automatic && run.spec.precision.autocast == c10::kHalf) ||
-          kind == train::LossScale::Kind::dynamic || kind == train::LossScale::Kind::statistics);
+          kind == LossScale::Kind::dynamic || kind == LossScale::Kind::statistics);
 }
 
 double first_scale(const settings::Resolved& run) {
-  const train::LossScale scale = run.spec.loss_scale;
-  if (run.config.scaler && scale.kind == train::LossScale::Kind::fixed) return scale.value;
+  const LossScale scale = run.spec.loss_scale;
+  if (run.config.scaler && scale.kind == LossScale::Kind::fixed) return scale.value;
   return is_dynamic(run) ? run.config.init_scale : 1;
 }
 
@@ -321,8 +321,8 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options,
                                             const workload::Workload& workload) {
   const auto seed = static_cast<uint64_t>(options.config.seed);
   torch::manual_seed(seed);
-  const settings::Resolved in_fp32 = settings::resolve(
-      options.config, settings::run_in(train::parse_precision("fp32")), options.device);
+  const settings::Resolved in_fp32 =
+      settings::resolve(options.config, settings::run_in(parse_precision("fp32")), options.device);
   const train::Network exact = trained_network(in_fp32, options.steps, workload);
   const data::Batch batch = batch_after(options.steps, *workload.train, options.device);
   train::Network spare = workload.make_network(seed);
@@ -331,7 +331,7 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options,
   std::vector<LayerComparison> result;
   for (const settings::Resolved& run : options.runs) {
     if (run.spec.label == "fp32") continue;
-    const train::Precision& precision = run.spec.precision;
+    const Precision& precision = run.spec.precision;
     LayerComparison one{.spec = run.spec, .loss_scale = first_scale(run)};
     NetworkTrace low;
     while (true) {

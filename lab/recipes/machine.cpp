@@ -67,7 +67,7 @@ std::string title(const Machine& machine) {
   return machine.gpu ? machine.gpu->name : machine.device;
 }
 
-std::string slow_precision_warning(const train::Precision& precision, c10::Device device) {
+std::string slow_precision_warning(const Precision& precision, c10::Device device) {
   if (!device.is_cpu()) return "";
   const std::string machine = "this processor (" + usable_instructions() + ")";
   const c10::ScalarType computed = precision.shipped();

@@ -36,6 +36,6 @@ DEMI_API std::string title(const Machine& machine);
 
 /// A sentence to say before training where `precision` does not pay on the device, with the known
 /// factor; "" if it does.
-DEMI_API std::string slow_precision_warning(const train::Precision& precision, c10::Device device);
+DEMI_API std::string slow_precision_warning(const Precision& precision, c10::Device device);
 
 }  // namespace demi::recipes

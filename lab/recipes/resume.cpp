@@ -52,7 +52,7 @@ bool is_same(const settings::Setting& setting, const settings::Config& begun,
            asked.batch_size * asked.ranks == begun.batch_size * begun.ranks;
   if (before == now) return true;
   return setting.name == "precision" && now == "mixed" &&
-         before == train::mixed_precision_of(c10::Device(begun.device).type()).name;
+         before == mixed_precision_of(c10::Device(begun.device).type()).name;
 }
 
 [[noreturn]] void refuse(const settings::Assignment& given, const std::string& what,

@@ -12,9 +12,9 @@ void check_parts(std::span<const settings::Resolved> runs, const workload::Workl
   for (const settings::Resolved& resolved : runs) {
     const settings::Config& config = resolved.config;
     const settings::RunSpec& run = resolved.spec;
-    if (!config.scaler && (run.loss_scale.kind == train::LossScale::Kind::fixed ||
-                           run.loss_scale.kind == train::LossScale::Kind::dynamic ||
-                           run.loss_scale.kind == train::LossScale::Kind::statistics))
+    if (!config.scaler && (run.loss_scale.kind == LossScale::Kind::fixed ||
+                           run.loss_scale.kind == LossScale::Kind::dynamic ||
+                           run.loss_scale.kind == LossScale::Kind::statistics))
       throw UsageError({.where = "--no-scaler",
                         .what = "a loss scale is asked for, and none",
                         .seen = run.label,

@@ -368,7 +368,7 @@ std::vector<std::string> check_start(std::span<const settings::Resolved> runs,
   for (const settings::Resolved& run : runs) {
     const train::Network network = workload.make_network(static_cast<uint64_t>(run.config.seed));
     const auto optimizer = settings::make_optimizer(run, network);
-    const train::Precision& precision = run.spec.precision;
+    const Precision& precision = run.spec.precision;
     if (!precision.is_mixed() && precision.weights != c10::kFloat)
       to_precision(*network.module, precision.weights, /*keep_normalisation_fp32=*/false);
     const StartingWeights start = read_start(run, workload, *network.module, path);

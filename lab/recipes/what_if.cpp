@@ -129,21 +129,21 @@ void check_what_if(const settings::Config& config, std::span<const settings::Run
                               "--monitor and --detect-anomaly"});
 }
 
-bool can_be_asked(const train::Precision& precision) {
+bool can_be_asked(const Precision& precision) {
   return precision.weights == c10::kFloat && !precision.is_mixed();
 }
 
 monitor::WhatIfOptions what_if_options(const settings::Resolved& run) {
   const settings::Config& config = run.config;
-  const train::Precision& precision = train::parse_precision(config.what_if);
+  const Precision& precision = parse_precision(config.what_if);
   monitor::WhatIfOptions options{.format = *precision.autocast,
                                  .policy = run.op_policy.value_or(OpPolicy())};
   for (const std::string& part : run.fp32_parts) options.policy.keep_part_in_fp32(part);
-  const train::LossScale scale = run.spec.loss_scale;
-  const bool is_automatic = scale.kind == train::LossScale::Kind::automatic;
-  const bool is_off = scale.kind == train::LossScale::Kind::off || !config.scaler ||
+  const LossScale scale = run.spec.loss_scale;
+  const bool is_automatic = scale.kind == LossScale::Kind::automatic;
+  const bool is_off = scale.kind == LossScale::Kind::off || !config.scaler ||
                       (is_automatic && options.format != c10::kHalf);
-  options.dynamic_scale = !is_off && scale.kind != train::LossScale::Kind::fixed;
+  options.dynamic_scale = !is_off && scale.kind != LossScale::Kind::fixed;
   options.loss_scale = is_off ? 1 : options.dynamic_scale ? config.init_scale : scale.value;
   return options;
 }

@@ -23,7 +23,7 @@ DEMI_API void check_what_if(const settings::Config& config,
                             std::span<const settings::RunSpec> runs);
 
 /// Whether a run in this precision can be looked at.
-DEMI_API bool can_be_asked(const train::Precision& precision);
+DEMI_API bool can_be_asked(const Precision& precision);
 
 /// The 16-bit run that Config::what_if of the run asks about: its parts in FP32, its op policy,
 /// its loss scale.

@@ -188,16 +188,16 @@ void note_disturbances(const recipes::Comparison& c, std::vector<std::string>& n
 }
 
 bool is_fp32(const recipes::RunResult& run) {
-  const train::Precision& precision = run.spec.precision;
+  const Precision& precision = run.spec.precision;
   return precision.weights == c10::kFloat && !precision.is_mixed();
 }
 
-bool allowed(const std::string& setting, const train::Precision& precision) {
+bool allowed(const std::string& setting, const Precision& precision) {
   return setting == "auto" ? precision.tf32 : setting == "on";
 }
 
 // What TF32 does to the FP32 of a run on CUDA. LibTorch by itself allows it in convolutions.
-std::string on_cuda(const recipes::Comparison& c, const train::Precision& precision) {
+std::string on_cuda(const recipes::Comparison& c, const Precision& precision) {
   const bool products = allowed(c.config.cuda_matmul_allow_tf32, precision);
   const bool cudnn = allowed(c.config.cudnn_allow_tf32, precision);
   const std::string name(precision.name);

@@ -103,7 +103,7 @@ TEST(ShowProgress, TheShareAmongTheLikeliestRunsThroughTheEpoch) {
     show.after_forward({.module = module,
                         .optimizers = optimizers,
                         .scaler = scaler,
-                        .precision = train::parse_precision("fp32"),
+                        .precision = parse_precision("fp32"),
                         .inputs = inputs},
                        logits);
   show.on_epoch_end({.epoch = 1, .examples = 8, .loss = 1, .accuracy = 0.5});

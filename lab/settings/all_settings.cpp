@@ -146,7 +146,7 @@ Setting precision() {
                         .seen = text,
                         .accepted = std::string(parse_run(text).precision.name),
                         .advice = "give the rest as options of their own: " + typed_options(text)});
-    take(c, train::parse_precision(text).name, source);
+    take(c, parse_precision(text).name, source);
   };
   return setting;
 }
@@ -158,7 +158,7 @@ Setting loss_scale() {
             "Loss scaling: auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a "
             "fixed scale");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
-    take(c, to_text(train::parse_loss_scale(text)), source);
+    take(c, to_text(parse_loss_scale(text)), source);
   };
   return setting;
 }

@@ -36,8 +36,8 @@ bool has_moving_scale(const Facts& f) {
   const Config& c = f.config;
   if (c.precision == "mixed") return true;
   if (!c.scaler || c.loss_scale == "off") return false;
-  if (c.loss_scale == "auto") return train::parse_precision(c.precision).autocast == c10::kHalf;
-  return train::parse_loss_scale(c.loss_scale).kind != train::LossScale::Kind::fixed;
+  if (c.loss_scale == "auto") return parse_precision(c.precision).autocast == c10::kHalf;
+  return parse_loss_scale(c.loss_scale).kind != LossScale::Kind::fixed;
 }
 
 const Need kNeeds[] = {

@@ -27,9 +27,9 @@ std::optional<bool> unless_auto(const std::string& word) {
 }  // namespace
 
 RunSpec run_of(const Config& config, c10::Device device) {
-  RunSpec run = run_in(config.precision == "mixed" ? train::mixed_precision_of(device.type())
-                                                   : train::parse_precision(config.precision));
-  run.loss_scale = train::parse_loss_scale(config.loss_scale);
+  RunSpec run = run_in(config.precision == "mixed" ? mixed_precision_of(device.type())
+                                                   : parse_precision(config.precision));
+  run.loss_scale = parse_loss_scale(config.loss_scale);
   return run;
 }
 
@@ -72,7 +72,7 @@ void check_moments(const Config& config) {
 }
 
 // Of fp16 there is split alone, and without their region weights of 16 bits meet FP32.
-void check_weight_mode(const Config& config, const train::Precision& precision) {
+void check_weight_mode(const Config& config, const Precision& precision) {
   if (config.weight_mode == "master") return;
   const bool fits = precision.shipped() == at::kBFloat16 ||
                     (precision.shipped() == at::kHalf && config.weight_mode == "split");
@@ -260,7 +260,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   options.autocast = config.autocast;
   options.op_policy = run.op_policy;
   options.loss_scale = run.spec.loss_scale;
-  if (!config.scaler) options.loss_scale = {train::LossScale::Kind::off, 0};
+  if (!config.scaler) options.loss_scale = {LossScale::Kind::off, 0};
   options.scaler = {.init_scale = config.init_scale,
                     .growth_factor = config.growth_factor,
                     .backoff_factor = config.backoff_factor,

@@ -230,9 +230,9 @@ TEST(Plan, SwitchesTellAutocastAndScalerApart) {
   config.loss_scale = "128";
   const auto both = trainer_options(resolve(config), 1);
   EXPECT_TRUE(both.autocast);
-  EXPECT_EQ(both.loss_scale.kind, train::LossScale::Kind::fixed);
+  EXPECT_EQ(both.loss_scale.kind, LossScale::Kind::fixed);
   config.scaler = false;
-  EXPECT_EQ(trainer_options(resolve(config), 1).loss_scale.kind, train::LossScale::Kind::off);
+  EXPECT_EQ(trainer_options(resolve(config), 1).loss_scale.kind, LossScale::Kind::off);
   config.autocast = false;
   EXPECT_FALSE(trainer_options(resolve(config), 1).autocast);
 }

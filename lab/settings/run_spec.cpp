@@ -25,8 +25,8 @@ void add_part(RunSpec& run, std::string_view part) {
 }
 
 void set_scale(RunSpec& run, std::string_view number) {
-  run.loss_scale = train::parse_loss_scale(number);
-  if (run.loss_scale.kind != train::LossScale::Kind::fixed)
+  run.loss_scale = parse_loss_scale(number);
+  if (run.loss_scale.kind != LossScale::Kind::fixed)
     throw UsageError({.where = "settings.parse_run",
                       .what = "the loss scale is not a positive number",
                       .seen = number,
@@ -36,15 +36,15 @@ void set_scale(RunSpec& run, std::string_view number) {
 constexpr std::array<Variant, 11> kVariants{{
     {"no-scaler", "", false,
      [](RunSpec& r, auto) {
-       r.loss_scale = {train::LossScale::Kind::off, 0};
+       r.loss_scale = {LossScale::Kind::off, 0};
      }},
     {"scaler", "", false,
      [](RunSpec& r, auto) {
-       r.loss_scale = {train::LossScale::Kind::dynamic, 0};
+       r.loss_scale = {LossScale::Kind::dynamic, 0};
      }},
     {"statistics", "", false,
      [](RunSpec& r, auto) {
-       r.loss_scale = {train::LossScale::Kind::statistics, 0};
+       r.loss_scale = {LossScale::Kind::statistics, 0};
      }},
     {"scale", "NUMBER", false, set_scale},
     {"no-skip", "", false, [](RunSpec& r, auto) { r.skip = false; }},
@@ -105,17 +105,17 @@ void set_variant(RunSpec& run, std::string_view text, std::string_view whole) {
 
 }  // namespace
 
-std::string to_text(const train::LossScale& scale) {
+std::string to_text(const LossScale& scale) {
   switch (scale.kind) {
-    case train::LossScale::Kind::automatic:
+    case LossScale::Kind::automatic:
       return "auto";
-    case train::LossScale::Kind::dynamic:
+    case LossScale::Kind::dynamic:
       return "dynamic";
-    case train::LossScale::Kind::statistics:
+    case LossScale::Kind::statistics:
       return "statistics";
-    case train::LossScale::Kind::off:
+    case LossScale::Kind::off:
       return "off";
-    case train::LossScale::Kind::fixed:
+    case LossScale::Kind::fixed:
       break;
   }
   return fmt::format("{}", scale.value);
@@ -124,7 +124,7 @@ std::string to_text(const train::LossScale& scale) {
 std::string typed_options(std::string_view text) {
   const RunSpec run = parse_run(text);
   std::string options = "--precision " + std::string(run.precision.name);
-  if (run.loss_scale.kind != train::LossScale::Kind::automatic)
+  if (run.loss_scale.kind != LossScale::Kind::automatic)
     options += " --loss-scale " + to_text(run.loss_scale);
   if (!run.skip) options += " --no-skip";
   if (!run.weight_mode.empty()) options += " --weight-mode " + run.weight_mode;
@@ -134,13 +134,13 @@ std::string typed_options(std::string_view text) {
   return options;
 }
 
-RunSpec run_in(const train::Precision& precision) {
+RunSpec run_in(const Precision& precision) {
   return {.label = std::string(precision.name), .precision = precision, .loss_scale = {}};
 }
 
 RunSpec parse_run(std::string_view text) {
   std::size_t colon = text.find(':');
-  RunSpec run = run_in(train::parse_precision(text.substr(0, colon)));
+  RunSpec run = run_in(parse_precision(text.substr(0, colon)));
   while (colon != std::string_view::npos) {
     const std::size_t next = text.find(':', colon + 1);
     const std::string_view variant =

@@ -15,8 +15,8 @@ struct RunSpec {
   /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
   std::string label;
   /// The precision that the text names.
-  train::Precision precision;
-  train::LossScale loss_scale;   // no-scaler, scaler, statistics, scale=NUMBER; the last counts
+  Precision precision;
+  LossScale loss_scale;          // no-scaler, scaler, statistics, scale=NUMBER; the last counts
   bool autocast = true;          // no-autocast: false
   bool skip = true;              // no-skip: false
   std::string fp32_part = {};    // fp32-part=NAME; several by comma, as Config::fp32_part
@@ -25,7 +25,7 @@ struct RunSpec {
 };
 
 /// A run in that precision, without a variant.
-DEMI_API RunSpec run_in(const train::Precision& precision);
+DEMI_API RunSpec run_in(const Precision& precision);
 
 /// Reads a run. Throws UsageError with the nearest known name for an unknown precision or variant,
 /// and for a variant of the autocast region in a precision that has none.
@@ -36,7 +36,7 @@ DEMI_API RunSpec parse_run(std::string_view text);
 DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
 
 /// As parse_loss_scale reads it.
-DEMI_API std::string to_text(const train::LossScale& scale);
+DEMI_API std::string to_text(const LossScale& scale);
 
 /// The same run as options of `demi train`: "fp16:scale=128" gives "--precision fp16 --loss-scale
 /// 128".

@@ -8,13 +8,13 @@ namespace demi::settings {
 namespace {
 
 TEST(RunSpec, VariantsSayHowTheLossIsScaled) {
-  EXPECT_EQ(parse_run("fp16").loss_scale.kind, train::LossScale::Kind::automatic);
-  EXPECT_EQ(parse_run("fp16:no-scaler").loss_scale.kind, train::LossScale::Kind::off);
-  EXPECT_EQ(parse_run("bf16:scaler").loss_scale.kind, train::LossScale::Kind::dynamic);
-  EXPECT_EQ(parse_run("fp16:statistics").loss_scale.kind, train::LossScale::Kind::statistics);
+  EXPECT_EQ(parse_run("fp16").loss_scale.kind, LossScale::Kind::automatic);
+  EXPECT_EQ(parse_run("fp16:no-scaler").loss_scale.kind, LossScale::Kind::off);
+  EXPECT_EQ(parse_run("bf16:scaler").loss_scale.kind, LossScale::Kind::dynamic);
+  EXPECT_EQ(parse_run("fp16:statistics").loss_scale.kind, LossScale::Kind::statistics);
   const RunSpec fixed = parse_run("16-mixed:scale=128");
   EXPECT_EQ(fixed.label, "fp16:scale=128");
-  EXPECT_EQ(fixed.loss_scale.kind, train::LossScale::Kind::fixed);
+  EXPECT_EQ(fixed.loss_scale.kind, LossScale::Kind::fixed);
   EXPECT_EQ(fixed.loss_scale.value, 128);
 }
 

@@ -27,7 +27,7 @@ settings::Config config_of(const GPTOptions& options) {
 ModelTexts texts_of_huggingface(const std::filesystem::path& folder) {
   huggingface::Description read = huggingface::read_description(folder);
   ModelTexts texts{.config = config_of(read.options),
-                   .precision = train::parse_precision("fp32"),
+                   .precision = parse_precision("fp32"),
                    .is_huggingface = true,
                    .no_tokenizer = std::move(read.no_tokenizer)};
   texts.description = ModelDescription{.network = texts.config,

@@ -36,7 +36,7 @@ struct ModelDescription {
 /// What a model file says, without its tensors.
 struct ModelTexts {
   settings::Config config;                             // of the run
-  train::Precision precision;                          // of its run
+  Precision precision;                                 // of its run
   std::optional<ModelDescription> description;         // none of an older file
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null: an older file, or no texts
   /// Of a folder of Hugging Face's, which says nothing of a run: `config` is the network alone. The

@@ -13,7 +13,7 @@ namespace demi::workload {
 
 train::Network saved_network(const settings::Resolved& run, train::Network made,
                              const checkpoint::NamedTensors& weights) {
-  const train::Precision& precision = run.spec.precision;
+  const Precision& precision = run.spec.precision;
   load_weights(*made.module, weights);
   if (precision.is_mixed()) {
     to_precision(*made.module, precision.shipped());
@@ -110,7 +110,7 @@ settings::Resolved resolve_saved(settings::Config config, std::string_view preci
 }
 
 void require_meaning(const settings::RunSpec& run) {
-  const bool scales = run.loss_scale.kind != train::LossScale::Kind::automatic;
+  const bool scales = run.loss_scale.kind != LossScale::Kind::automatic;
   if (!scales && run.skip && run.autocast) return;
   throw UsageError({.where = "--precision",
                     .what = "a test has no gradients to scale or to skip, and is in a region as "

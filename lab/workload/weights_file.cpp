@@ -44,7 +44,7 @@ int64_t size_of(const std::filesystem::path& file) {
 }  // namespace
 
 int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
-                             const train::Precision& precision, const std::filesystem::path& file,
+                             const Precision& precision, const std::filesystem::path& file,
                              const settings::Config& config, checkpoint::Metadata model_texts) {
   const torch::NoGradGuard no_grad;
   checkpoint::NamedTensors weights = tensors_of(spare);
@@ -77,7 +77,7 @@ void load_weights(torch::nn::Module& module, checkpoint::NamedTensors weights) {
   }
 }
 
-void load_shipped_weights(torch::nn::Module& spare, const train::Precision& precision,
+void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
                           const std::filesystem::path& file) {
   to_precision(spare, precision.shipped());
   checkpoint::NamedTensors weights = checkpoint::load(file).model;
@@ -155,7 +155,7 @@ WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem
                      .advice = "weights from elsewhere can start a run: demi train RECIPE --from " +
                                path.string()});
   }
-  WeightsInfo result{.precision = train::parse_precision(precision->second)};
+  WeightsInfo result{.precision = parse_precision(precision->second)};
   for (const settings::Assignment& a : settings::read_config_text(config->second, path.string()))
     settings::set(result.config, a.name, a.text, a.source);
   return result;

@@ -22,20 +22,19 @@ namespace demi::workload {
 /// have their base name alone, and `model_texts` (model_file.h), so that the file alone is enough.
 /// Returns the file's bytes.
 DEMI_API int64_t save_shipped_weights(const torch::nn::Module& trained, torch::nn::Module& spare,
-                                      const train::Precision& precision,
-                                      const std::filesystem::path& file,
+                                      const Precision& precision, const std::filesystem::path& file,
                                       const settings::Config& config = {},
                                       checkpoint::Metadata model_texts = {});
 
 /// Reads such a file back into `spare`, bit for bit, or changes nothing but its dtypes. Throws
 /// DataError if names, shapes or dtypes do not fit.
-DEMI_API void load_shipped_weights(torch::nn::Module& spare, const train::Precision& precision,
+DEMI_API void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
                                    const std::filesystem::path& file);
 
 /// What a weights file or a checkpoint says about the run that made it.
 struct WeightsInfo {
   settings::Config config;
-  train::Precision precision;
+  Precision precision;
 };
 
 /// The info in a weights file, a checkpoint, or whatever names one (checkpoint::find): a run

@@ -33,19 +33,19 @@ class WeightsFile : public ::testing::Test {
 TEST_F(WeightsFile, MixedRunShipsSixteenBitWeightsAndFp32Normalisation) {
   auto trained = model(), spare = model(), again = model();
   const auto file = folder_ / "m.safetensors";
-  const int64_t half = save_shipped_weights(*trained, *spare, train::parse_precision("bf16"), file);
+  const int64_t half = save_shipped_weights(*trained, *spare, parse_precision("bf16"), file);
   const auto saved = checkpoint::load_safetensors(file).tensors;
   EXPECT_EQ(saved.at("0.weight").scalar_type(), c10::kBFloat16);
   EXPECT_EQ(saved.at("1.weight").scalar_type(), c10::kFloat);
   EXPECT_EQ(saved.at("1.running_var").scalar_type(), c10::kFloat);
   EXPECT_TRUE(torch::equal(saved.at("0.weight"), trained[0]->parameters()[0].to(c10::kBFloat16)));
 
-  load_shipped_weights(*again, train::parse_precision("bf16"), file);
+  load_shipped_weights(*again, parse_precision("bf16"), file);
   EXPECT_TRUE(torch::equal(again[0]->parameters()[0], spare[0]->parameters()[0]));
 
   auto fp32 = model();
-  const int64_t whole = save_shipped_weights(*trained, *fp32, train::parse_precision("fp32"),
-                                             folder_ / "w.safetensors");
+  const int64_t whole =
+      save_shipped_weights(*trained, *fp32, parse_precision("fp32"), folder_ / "w.safetensors");
   EXPECT_GT(whole, half + 64 * 64 * 2 - 200);
 }
 
@@ -55,7 +55,7 @@ TEST_F(WeightsFile, InfoReadsTheHeaderAlone) {
   trained->register_buffer("flag", at::zeros({1}, at::kBool));
   spare->register_buffer("flag", at::zeros({1}, at::kBool));
   const auto file = folder_ / "m.safetensors";
-  save_shipped_weights(*trained, *spare, train::parse_precision("bf16"), file,
+  save_shipped_weights(*trained, *spare, parse_precision("bf16"), file,
                        settings::Config{.epochs = 7});
   std::fstream damaged(file, std::ios::binary | std::ios::in | std::ios::out);
   damaged.seekp(-1, std::ios::end).put('\x07');  // the truth value, last in the file, is neither
@@ -67,11 +67,11 @@ TEST_F(WeightsFile, InfoReadsTheHeaderAlone) {
 TEST_F(WeightsFile, OfAnotherModelIsRefused) {
   auto trained = model(), spare = model();
   const auto file = folder_ / "m.safetensors";
-  save_shipped_weights(*trained, *spare, train::parse_precision("bf16"), file);
+  save_shipped_weights(*trained, *spare, parse_precision("bf16"), file);
   torch::nn::Sequential other(torch::nn::Linear(64, 32), torch::nn::BatchNorm1d(32));
-  EXPECT_THROW(load_shipped_weights(*other, train::parse_precision("bf16"), file), DataError);
+  EXPECT_THROW(load_shipped_weights(*other, parse_precision("bf16"), file), DataError);
   auto same = model();
-  EXPECT_THROW(load_shipped_weights(*same, train::parse_precision("fp32"), file), DataError)
+  EXPECT_THROW(load_shipped_weights(*same, parse_precision("fp32"), file), DataError)
       << "another dtype";
 }
 

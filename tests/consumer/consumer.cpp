@@ -42,8 +42,8 @@ bool options_by_name(torch::nn::Linear& model) {
   [[maybe_unused]] const demi::train::FitOptions fit{
       .epochs = 5, .validation = {torch::ones(1), torch::ones(1)}};
   [[maybe_unused]] const demi::train::FitOptions without{.epochs = 5};
-  [[maybe_unused]] const demi::train::EvaluateOptions evaluate{
-      .precision = demi::train::parse_precision("bf16")};
+  [[maybe_unused]] const demi::train::EvaluateOptions evaluate{.precision =
+                                                                   demi::parse_precision("bf16")};
   [[maybe_unused]] const demi::train::CheckpointOptions checkpoints{.folder = "checkpoints"};
   [[maybe_unused]] const demi::checkpoint::SaveOptions save{.keep_last = 2};
   [[maybe_unused]] const demi::loop::Job objects{.models = {model.get()},
