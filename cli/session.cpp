@@ -78,13 +78,28 @@ std::map<std::string, double> peaks_by_label(const recipes::CompareOptions& opti
   return peaks;
 }
 
+// The ranks' group; null for one process.
+std::shared_ptr<distributed::ProcessGroup> group_of(const Start& start, c10::Device device) {
+  if (start.config.ranks > 1 && !device.is_cpu()) {
+    const distributed::Nccl& nccl = distributed::load_nccl();
+    if (!nccl.make)
+      throw DeviceError({.where = start.command,
+                         .what = "several ranks on GPUs meet through NCCL, which is not here",
+                         .seen = nccl.why,
+                         .accepted = "cpu",
+                         .advice = "--device cpu, or one rank; demi that is configured with "
+                                   "-DDEMI_NCCL=ON has NCCL, or says what is missing"});
+  }
+  return meet_ranks(start.command, start.recipe, start.config);
+}
+
 }  // namespace
 
 Session::Session(Start start)
     : start_(std::move(start)),
       config_(start_.config),
       device_(device_of_this_rank(config_)),
-      group_((require_collectives(), meet_ranks(start_.command, start_.recipe, config_))),
+      group_(group_of(start_, device_)),
       progress_(std::make_shared<results::ShowProgress>(
           is_first() ? std::cerr : nowhere(), report::Terminal::of(STDERR_FILENO), device_)) {
   if (!start_.folder.empty() && is_first()) lock_.emplace(start_.folder);
@@ -93,18 +108,6 @@ Session::Session(Start start)
   resolve_config();
   load_data();
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
-}
-
-void Session::require_collectives() const {
-  if (config_.ranks == 1 || device_.is_cpu()) return;
-  const distributed::Nccl& nccl = distributed::load_nccl();
-  if (nccl.make) return;
-  throw DeviceError({.where = start_.command,
-                     .what = "several ranks on GPUs meet through NCCL, which is not here",
-                     .seen = nccl.why,
-                     .accepted = "cpu",
-                     .advice = "--device cpu, or one rank; demi that is configured with "
-                               "-DDEMI_NCCL=ON has NCCL, or says what is missing"});
 }
 
 // What the device and a dry run make of the settings.

@@ -61,7 +61,6 @@ class Session {
   void load_data();
   void say_what_is_left_out() const;
   void find_batch_size(const workload::WorkloadMaker& workload_of);
-  void require_collectives() const;
   void advise_start() const;
   void find_start(const std::vector<settings::Resolved>& runs);
   void open_folder(const recipes::CompareOptions& options);
