@@ -13,6 +13,7 @@
 #include "lab/recipes/compare.h"
 #include "lab/report/format.h"
 #include "lab/results/machine_json.h"
+#include "lab/settings/part_of_run.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
 
@@ -101,13 +102,7 @@ void add_bench_recipe(CLI::App& bench) {
                       "Runs to compare with fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
   add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
   a->output.add_to(*command);
-  a->settings.add_to(
-      *command, kTimedRecipe,
-      {"precision",      "loss-scale",      "steps",           "epochs",     "dry-run",
-       "early-stopping", "top-k",           "test-batch-size", "test-limit", "checkpoint-every",
-       "keep-last",      "keep-every",      "keep-best",       "best-by",    "stop-after",
-       "from",           "from-state",      "from-average",    "resume",     "ranks",
-       "devices",        "shard-optimizer", "sync-batch-norm"});
+  a->settings.add_to(*command, kTimedRecipe, settings::beyond_steps());
   command->callback([a] { bench_recipe(*a); });
 }
 

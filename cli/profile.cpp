@@ -22,6 +22,7 @@
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_record.h"
 #include "lab/report/run_folder.h"
+#include "lab/settings/part_of_run.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
 #include "lab/workload/workload.h"
@@ -141,13 +142,7 @@ void add_profile(CLI::App& app) {
                       "As many steps more with ranges for a profiler of the system's: nvtx "
                       "(Nsight Systems, CUDA only) or itt (VTune)");
   a->output.add_to(*command);
-  a->settings.add_to(
-      *command, kProfiledRecipe,
-      {"precision",      "loss-scale",      "steps",           "epochs",     "dry-run",
-       "early-stopping", "top-k",           "test-batch-size", "test-limit", "checkpoint-every",
-       "keep-last",      "keep-every",      "keep-best",       "best-by",    "stop-after",
-       "from",           "from-state",      "from-average",    "resume",     "ranks",
-       "devices",        "shard-optimizer", "sync-batch-norm"});
+  a->settings.add_to(*command, kProfiledRecipe, settings::beyond_steps());
   command->callback([a] { profile(*a); });
 }
 

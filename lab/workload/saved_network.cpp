@@ -1,12 +1,11 @@
 #include "lab/workload/saved_network.h"
 
-#include <algorithm>
-#include <iterator>
 #include <utility>
 
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
+#include "lab/settings/part_of_run.h"
 #include "lab/workload/weights_file.h"
 
 namespace demi::workload {
@@ -24,76 +23,16 @@ train::Network saved_network(const settings::Resolved& run, train::Network made,
   return made;
 }
 
-namespace {
-
-// What only a training reads. A value may not fit the precision of an evaluation, or name a file
-// that is elsewhere now.
-constexpr std::string_view kOfTraining[] = {"limit",
-                                            "overfit-batches",
-                                            "crop-padding",
-                                            "crop-area",
-                                            "horizontal-flip",
-                                            "recompute",
-                                            "epochs",
-                                            "steps",
-                                            "eval-every",
-                                            "optimizer",
-                                            "optimizer-options",
-                                            "betas",
-                                            "lr",
-                                            "min-lr",
-                                            "momentum",
-                                            "nesterov",
-                                            "weight-decay",
-                                            "decay-by-rule",
-                                            "schedule",
-                                            "schedule-epochs",
-                                            "schedule-steps",
-                                            "warmup-epochs",
-                                            "warmup-steps",
-                                            "clip-norm",
-                                            "skip-norm-above",
-                                            "gradient-penalty",
-                                            "accumulate",
-                                            "tokens-per-step",
-                                            "ema",
-                                            "early-stopping",
-                                            "loss-scale",
-                                            "init-scale",
-                                            "growth-factor",
-                                            "backoff-factor",
-                                            "growth-interval",
-                                            "autocast",
-                                            "scaler",
-                                            "moments",
-                                            "weight-mode",
-                                            "skip",
-                                            "ranks",
-                                            "devices",
-                                            "sync-batch-norm",
-                                            "shard-optimizer",
-                                            "dry-run",
-                                            "monitor",
-                                            "detect-anomaly",
-                                            "what-if",
-                                            "checkpoint-every",
-                                            "keep-last",
-                                            "keep-every",
-                                            "keep-best",
-                                            "best-by",
-                                            "stop-after",
-                                            "from",
-                                            "from-state",
-                                            "from-average",
-                                            "resume"};
-
-}  // namespace
-
+// What only a training reads may not fit the precision of an evaluation, or name a file that is
+// elsewhere now.
 settings::Config for_evaluation(settings::Config config) {
+  using settings::Part;
   static const settings::Config unset;
-  for (const settings::Setting& setting : settings::all_settings())
-    if (std::ranges::find(kOfTraining, setting.name) != std::end(kOfTraining))
+  for (const settings::Setting& setting : settings::all_settings()) {
+    const Part part = settings::part_of_run(setting.name);
+    if (part != Part::kModel && part != Part::kPrecision && part != Part::kTest)
       setting.set(config, setting.get(unset), setting.name);
+  }
   return config;
 }
 
