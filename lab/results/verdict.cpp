@@ -44,13 +44,46 @@ std::string listed(const std::vector<std::string>& names) {
 
 // What the monitored steps say of one layer's weights.
 struct LayerLife {
+  std::string name;
   bool is_dead = true, is_nonfinite = false;
   std::optional<double> first_norm;
   double last_norm = 0;
   std::int64_t first_step = 0, last_step = 0;
   std::optional<double> least_unchanged;
   double last_unchanged = 0;
+
+  void add(const monitor::LayerHealth& layer, const monitor::StepHealth& step) {
+    const monitor::ExponentHistogram& gradients = layer.weight_gradients;
+    is_dead = is_dead && gradients.elements() > 0 && gradients.zeros == gradients.elements();
+    is_nonfinite = is_nonfinite || gradients.infinities + gradients.nans > 0;
+    last_norm = gradients.norm() / step.loss_scale.value_or(1);
+    last_step = step.step;
+    if (!first_norm && last_norm > 0) {
+      first_norm = last_norm;
+      first_step = step.step;
+    }
+    if (layer.unchanged) {
+      least_unchanged = std::min(least_unchanged.value_or(1), *layer.unchanged);
+      last_unchanged = *layer.unchanged;
+    }
+  }
 };
+
+// By layer, in the order in which steps name them. `steps`: that were taken.
+std::vector<LayerLife> lives_of(const recipes::RunResult& run, std::int64_t& steps) {
+  std::vector<LayerLife> lives;
+  std::map<std::string, std::size_t> places;
+  for (const monitor::StepHealth& step : run.health) {
+    if (step.skipped) continue;
+    ++steps;
+    for (const monitor::LayerHealth& layer : step.layers) {
+      const auto [place, is_new] = places.try_emplace(layer.name, lives.size());
+      if (is_new) lives.push_back({.name = layer.name});
+      lives[place->second].add(layer, step);
+    }
+  }
+  return lives;
+}
 
 }  // namespace
 
@@ -99,43 +132,17 @@ std::string learning_verdict(const recipes::Comparison& comparison) {
 }
 
 std::vector<std::string> health_verdicts(const recipes::RunResult& run) {
-  std::vector<std::string> order;
-  std::map<std::string, LayerLife> layers;
   std::int64_t looked_at = 0;
-  for (const monitor::StepHealth& step : run.health) {
-    if (step.skipped) continue;
-    ++looked_at;
-    for (const monitor::LayerHealth& layer : step.layers) {
-      const auto [at, is_new] = layers.try_emplace(layer.name);
-      if (is_new) order.push_back(layer.name);
-      LayerLife& life = at->second;
-      const monitor::ExponentHistogram& gradients = layer.weight_gradients;
-      life.is_dead =
-          life.is_dead && gradients.elements() > 0 && gradients.zeros == gradients.elements();
-      life.is_nonfinite = life.is_nonfinite || gradients.infinities + gradients.nans > 0;
-      const double norm = gradients.norm() / step.loss_scale.value_or(1);
-      if (!life.first_norm && norm > 0) {
-        life.first_norm = norm;
-        life.first_step = step.step;
-      }
-      if (layer.unchanged) {
-        life.least_unchanged = std::min(life.least_unchanged.value_or(1), *layer.unchanged);
-        life.last_unchanged = *layer.unchanged;
-      }
-      life.last_norm = norm;
-      life.last_step = step.step;
-    }
-  }
+  const std::vector<LayerLife> lives = lives_of(run, looked_at);
   if (looked_at == 0) return {};
   std::vector<std::string> dead, nonfinite, exploding, lost;
-  for (const std::string& name : order) {
-    const LayerLife& life = layers.at(name);
-    if (life.is_dead) dead.push_back(name);
-    if (life.is_nonfinite) nonfinite.push_back(name);
+  for (const LayerLife& life : lives) {
+    if (life.is_dead) dead.push_back(life.name);
+    if (life.is_nonfinite) nonfinite.push_back(life.name);
     if (life.least_unchanged.value_or(0) > kLost)
-      lost.push_back(fmt::format("{} ({})", name, report::format_share(life.last_unchanged)));
+      lost.push_back(fmt::format("{} ({})", life.name, report::format_share(life.last_unchanged)));
     if (!life.is_nonfinite && life.first_norm && life.last_norm > kExplodes * *life.first_norm)
-      exploding.push_back(fmt::format("{} ({} in step {}, {} in step {})", name,
+      exploding.push_back(fmt::format("{} ({} in step {}, {} in step {})", life.name,
                                       report::format_number(*life.first_norm, 3), life.first_step,
                                       report::format_number(life.last_norm, 3), life.last_step));
   }
