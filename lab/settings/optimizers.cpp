@@ -65,6 +65,12 @@ OptimizerKind kind(const char* name) {
 
 }  // namespace
 
+// They are checked where they are set: in an optimizer of one number.
+void OptimizerKind::check(const Config& config) const {
+  if (config.optimizer_options.empty() && config.betas.empty()) return;
+  make(config, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
+}
+
 std::span<const OptimizerKind> optimizer_kinds() {
   static const std::vector<OptimizerKind> all{
 #define DEMI_RULE_ENTRY(name, Name) kind<optim::Name, optim::Name##Options>(#name),

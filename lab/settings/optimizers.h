@@ -31,6 +31,9 @@ struct OptimizerKind {
   /// LibTorch's optimizer with the same hyper-parameters; null: LibTorch has none.
   std::unique_ptr<torch::optim::Optimizer> (*make_torch)(const Config& config,
                                                          std::vector<at::Tensor> parameters);
+  /// Throws UsageError for one of the config's betas and optimizer_options that the optimizer does
+  /// not have, or that is out of its range.
+  void check(const Config& config) const;
 };
 
 /// All of them, in the order in which help shows them.

@@ -113,9 +113,7 @@ Resolved resolve(const Config& config, const RunSpec& run, c10::Device device) {
     };
   if (!config.data.empty()) result.data = &data::data_set(config.data);
   const Config& own = result.config;
-  // Before anything is loaded: an option that the optimizer does not have, or out of its range.
-  if (!own.optimizer_options.empty() || !own.betas.empty())
-    result.optimizer->make(own, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
+  result.optimizer->check(own);  // before anything is loaded
   check_moments(own);
   check_weight_mode(own, run.precision);
   if (!own.op_policy.empty()) result.op_policy = policy_of(own.op_policy);
