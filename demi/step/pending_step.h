@@ -105,6 +105,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
 
  private:
   friend class Optimizer;
+  friend class OptimizerState;
 
   /// `source` and `backend` outlive it.
   PendingStep(kernels::UpdateRule rule, StepOptions options, const Backend& backend,

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "demi/optim/optimizer.h"
+#include "demi/optim/rule.h"
+#include "demi/optim/state_share.h"
+#include "demi/step/backend.h"
+#include "demi/step/member_source.h"
+#include "demi/step/ownership.h"
+#include "demi/step/pending_step.h"
+#include "demi/step/state_watch.h"
+
+namespace demi::optim {
+
+inline constexpr auto kOptimizer = "optim.Optimizer";
+
+inline std::vector<at::Tensor> parameters_of(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  std::vector<at::Tensor> all;
+  for (const auto& group : groups)
+    all.insert(all.end(), group.params().begin(), group.params().end());
+  return all;
+}
+
+/// A parameter as the tables were built for it.
+struct TrackedParameter {
+  const at::TensorImpl* parameter;
+  const torch::optim::OptimizerParamState* state;  // null: it has had no gradient yet
+  StateWatch::Range tensors = {};                  // of that state
+  bool held = true;                                // false: another process keeps its state
+};
+
+struct OptimizerState::Impl final : MemberSource {
+  Impl(const Rule& its_rule, StepOptions options, const Backend& backend)
+      : rule(its_rule), pending(new PendingStep(rule.id, options, backend, *this)) {}
+
+  const Groups& groups() override;
+  bool is_unchanged() const override;
+  std::vector<GroupedMember> members(const Groups& groups) override;
+  bool has_gradients() const override;
+  bool holds(size_t parameter) const { return !share || share->holds(parameter); }
+
+  /// Takes ownership of the parameters' copies and gradients.
+  void adopt();
+  /// Throws UsageError for an optimizer that shares its state.
+  void require_unshared(const char* what) const;
+  /// To the optimizer that it now belongs to.
+  void move_to(optim::Optimizer& to);
+
+  optim::Optimizer* optimizer = nullptr;
+  const Rule& rule;
+  std::shared_ptr<PendingStep> pending;
+  std::vector<std::unique_ptr<Ownership>> owned;
+  std::vector<TrackedParameter> tracked;
+  StateWatch watch;                    // of the states of those
+  std::map<size_t, at::Tensor> rates;  // scheduled, by group: fp64, (steps), CPU
+  std::shared_ptr<StateShare> share;   // null: this process keeps all
+  std::optional<std::map<std::string, at::Tensor>> others;  // state of what others hold
+  StepResult last;
+  Groups step_groups;  // of this step; kept for its memory
+};
+
+}  // namespace demi::optim
