@@ -182,16 +182,20 @@ void note_older(const workload::ModelTexts& texts, EvalResult& result) {
       "which must be those of the training");
 }
 
-}  // namespace
+// A model file whose config is that of an evaluation, with the places of its data.
+struct Opened {
+  workload::ModelFile file;
+  std::shared_ptr<const workload::ModelData> data;  // its classes and words; null: an older file
+  c10::Device device;
+};
 
-EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options) {
+Opened open(const fs::path& path, const EvalOptions& options, EvalResult& result) {
   workload::ModelFile file = workload::read_model_file(path);
-  const std::shared_ptr<const workload::ModelData> model =
-      workload::data_of_model(file.texts, path);
+  auto classes_and_words = workload::data_of_model(file.texts, path);
   const settings::Config trained = file.texts.config;
   settings::Config& config = file.texts.config = workload::for_evaluation(trained);
   const c10::Device device = pick_device(options.device);
-  const std::filesystem::path data_dir =
+  const fs::path data_dir =
       options.data_dir.empty() ? data::data_dir_of_environment() : options.data_dir;
   if (options.limit < 0)
     throw UsageError({.where = "recipes.evaluate_saved",
@@ -201,7 +205,6 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
   const std::string other_network = workload::find_network(file.texts, path, options.graph);
   require_use(config, options);
   require_text(file.texts, path, options);
-  EvalResult result;
   if (!other_network.empty()) result.notes.push_back(other_network);
   if (file.texts.is_huggingface) {
     config.train_file = config.test_file = options.test_file;
@@ -211,15 +214,26 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
     if (std::string note = difference_to_run(trained, options); !note.empty())
       result.notes.push_back(std::move(note));
     note_older(file.texts, result);
-    find_data(config, path, options, data_dir, model == nullptr, result);
+    find_data(config, path, options, data_dir, classes_and_words == nullptr, result);
   }
   config.test_limit = options.limit;
-  const bool trained_in_fp32 = file.texts.precision.name == "fp32";
-  const auto runs = !options.precisions.empty() ? settings::parse_runs(options.precisions)
-                    : trained_in_fp32           ? settings::parse_runs("fp32")
-                                                : settings::parse_runs("fp32," + result.trained_in);
+  return {std::move(file), std::move(classes_and_words), device};
+}
+
+// Those that are named, or fp32 and the one that the model was trained in.
+std::vector<settings::RunSpec> runs_of(const Opened& model, const EvalOptions& options) {
+  std::string precisions = options.precisions;
+  if (precisions.empty()) {
+    const std::string_view trained_in = model.file.texts.precision.name;
+    precisions = trained_in == "fp32" ? "fp32" : fmt::format("fp32,{}", trained_in);
+  }
+  std::vector<settings::RunSpec> runs = settings::parse_runs(precisions);
   for (const settings::RunSpec& run : runs) workload::require_meaning(run);
-  const workload::Workload workload = test_data(config, device, model, result);
+  return runs;
+}
+
+void require_test(const workload::Workload& workload, const settings::Config& config,
+                  const EvalOptions& options) {
   if (!workload.test)
     throw UsageError({.where = "recipes.evaluate_saved",
                       .what = "the model was trained on data without a test set",
@@ -229,23 +243,37 @@ EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& 
                       .what = "the model has one output, which is among the k likeliest always",
                       .seen = std::to_string(options.top_k),
                       .advice = "leave it out"});
+}
+
+train::Evaluation evaluate_one(const settings::RunSpec& spec, const Opened& model,
+                               const workload::Workload& workload, int64_t top_k) {
+  const settings::Resolved run = settings::resolve(model.file.texts.config, spec, model.device);
+  train::EvaluateOptions options{.precision = spec.precision,
+                                 .device = model.device,
+                                 .op_policy = run.op_policy,
+                                 .loss = run.loss,
+                                 .flush_subnormals = run.config.flush_subnormals,
+                                 .backends = run.backends};
+  if (top_k > 0) options.metrics = {train::top_k(top_k)};
+  return train::evaluate(workload::saved_network(run, workload.make_network(0), model.file.weights),
+                         *workload.test, options);
+}
+
+}  // namespace
+
+EvalResult evaluate_saved(const std::filesystem::path& path, const EvalOptions& options) {
+  EvalResult result;
+  const Opened model = open(path, options, result);
+  const settings::Config& config = model.file.texts.config;
+  const std::vector<settings::RunSpec> runs = runs_of(model, options);
+  const workload::Workload workload = test_data(config, model.device, model.data, result);
+  require_test(workload, config, options);
   result.top_k = workload::top_k_of(workload, options.top_k > 0 ? options.top_k : config.top_k);
-  std::vector<train::Metric> metrics;
-  if (result.top_k > 0) metrics = {train::top_k(result.top_k)};
   std::optional<double> fp32;
   for (const settings::RunSpec& spec : runs) {
-    const settings::Resolved run = settings::resolve(config, spec, device);
-    const train::Evaluation evaluation = train::evaluate(
-        workload::saved_network(run, workload.make_network(0), file.weights), *workload.test,
-        {.precision = spec.precision,
-         .device = device,
-         .op_policy = run.op_policy,
-         .loss = run.loss,
-         .metrics = metrics,
-         .flush_subnormals = run.config.flush_subnormals,
-         .backends = run.backends});
-    if (spec.label == "fp32") fp32 = evaluation.accuracy;
-    result.runs.push_back({.precision = spec.label, .evaluation = evaluation});
+    result.runs.push_back(
+        {.precision = spec.label, .evaluation = evaluate_one(spec, model, workload, result.top_k)});
+    if (spec.label == "fp32") fp32 = result.runs.back().evaluation.accuracy;
   }
   for (EvalRow& run : result.runs)
     if (fp32 && run.evaluation.accuracy) run.difference_to_fp32 = *run.evaluation.accuracy - *fp32;
