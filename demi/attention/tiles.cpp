@@ -38,9 +38,9 @@ struct Matrix {
   }
 };
 
-/// Elements of one thread, made once and kept to its end.
+/// Memory of one thread, made once and kept to its end.
 template <class Number>
-class Room {
+class Scratch {
  public:
   Number* of(int64_t elements) {
     if (elements > size_) {
@@ -92,28 +92,28 @@ class Tiles {
   }
 
   void forward(const Result& result) {
-    each_key_head([&](int64_t n, int64_t g, Rooms& rooms) {
+    each_key_head([&](int64_t n, int64_t g, Workspace& workspace) {
       const Matrix k = matrix(k_, n, g), v = matrix(v_, n, g);
-      uint16_t* keys = rooms.keys.of(size_ * padded_keys_);
+      uint16_t* keys = workspace.keys.of(size_ * padded_keys_);
       kernels_.pack_transpose(keys, k.data, size_, keys_, k.stride, padded_keys_);
-      uint16_t* values = rooms.values.of(padded_keys_ * padded_value_size_);
+      uint16_t* values = workspace.values.of(padded_keys_ * padded_value_size_);
       kernels_.pack(values, v.data, keys_, value_size_, v.stride, padded_keys_, padded_value_size_);
       for (int64_t h = g * group(); h < (g + 1) * group(); ++h)
-        forward_of(head(keys, values, result, n, h), rooms);
+        forward_of(head(keys, values, result, n, h), workspace);
     });
   }
 
   void backward(const Result& result, const at::Tensor& of_out, const Gradients& to) {
-    each_key_head([&](int64_t n, int64_t g, Rooms& rooms) {
+    each_key_head([&](int64_t n, int64_t g, Workspace& workspace) {
       const Matrix k = matrix(k_, n, g), v = matrix(v_, n, g);
-      uint16_t* keys = rooms.keys.of(padded_keys_ * size_);
+      uint16_t* keys = workspace.keys.of(padded_keys_ * size_);
       kernels_.copy(keys, k.data, keys_, size_, k.stride, padded_keys_);
-      uint16_t* values = rooms.values.of(padded_keys_ * value_size_);
+      uint16_t* values = workspace.values.of(padded_keys_ * value_size_);
       kernels_.copy(values, v.data, keys_, value_size_, v.stride, padded_keys_);
-      uint16_t* keys_transposed = rooms.keys_transposed.of(padded_keys_ * size_);
+      uint16_t* keys_transposed = workspace.keys_transposed.of(padded_keys_ * size_);
       kernels_.transpose(keys_transposed, k.data, keys_, size_, k.stride, padded_keys_);
-      float* of_k = zeros(rooms.of_keys, padded_keys_ * padded_size_);
-      float* of_v = zeros(rooms.of_values, padded_keys_ * padded_value_size_);
+      float* of_k = zeros(workspace.of_keys, padded_keys_ * padded_size_);
+      float* of_v = zeros(workspace.of_values, padded_keys_ * padded_value_size_);
       for (int64_t h = g * group(); h < (g + 1) * group(); ++h)
         backward_of(head(keys, values, result, n, h),
                     {.keys_transposed = keys_transposed,
@@ -121,7 +121,7 @@ class Tiles {
                      .of_v = of_v,
                      .of_out = matrix(of_out, n, h),
                      .of_q = to.q.defined() ? matrix(to.q, n, h) : Matrix{}},
-                    rooms);
+                    workspace);
       const auto store = [&](const at::Tensor& gradient, const float* from, int64_t stride) {
         if (!gradient.defined()) return;
         const Matrix place = matrix(gradient, n, g);
@@ -133,10 +133,10 @@ class Tiles {
   }
 
  private:
-  struct Rooms {
-    Room<uint16_t> keys, values, keys_transposed, queries, gradients, queries_packed,
+  struct Workspace {
+    Scratch<uint16_t> keys, values, keys_transposed, queries, gradients, queries_packed,
         gradients_packed, gradients_transposed, weights, sums16, sums_packed;
-    Room<float> sums, of_weights, result, rows, of_keys, of_values;
+    Scratch<float> sums, of_weights, result, rows, of_keys, of_values;
   };
 
   struct Head {
@@ -150,6 +150,17 @@ class Tiles {
     const uint16_t* keys_transposed;
     float *of_k, *of_v;
     Matrix of_out, of_q;
+  };
+
+  struct Queries {
+    int64_t columns;
+    uint16_t *transposed, *rows, *g_transposed, *g_rows;
+    float *row_dot, *log_sum_exp;
+    kernels::Visible visible;
+  };
+
+  struct Weights {
+    uint16_t *weights, *of_sums, *packed_of_sums;
   };
 
   Head head(const uint16_t* keys, const uint16_t* values, const Result& result, int64_t n,
@@ -168,8 +179,8 @@ class Tiles {
   void each_key_head(Work work) const {
     const int64_t heads = of_.k.size(1);
     at::parallel_for(0, of_.k.size(0) * heads, 1, [&](int64_t begin, int64_t end) {
-      Rooms rooms;
-      for (int64_t i = begin; i < end; ++i) work(i / heads, i % heads, rooms);
+      Workspace workspace;
+      for (int64_t i = begin; i < end; ++i) work(i / heads, i % heads, workspace);
       products::release_block_products();
     });
   }
@@ -189,8 +200,8 @@ class Tiles {
                : nullptr;
   }
 
-  static float* zeros(Room<float>& room, int64_t elements) {
-    float* numbers = room.of(elements);
+  static float* zeros(Scratch<float>& scratch, int64_t elements) {
+    float* numbers = scratch.of(elements);
     std::fill_n(numbers, elements, 0.0f);
     return numbers;
   }
@@ -214,21 +225,21 @@ class Tiles {
     return of_.causal ? padded(std::min(keys_, end + of_.past), kPanel) : padded_keys_;
   }
 
-  void forward_of(const Head& head, Rooms& rooms) const {
+  void forward_of(const Head& head, Workspace& workspace) const {
     const int64_t step =
         std::clamp(kSums / padded_keys_ / kHalfPanel * kHalfPanel, kHalfPanel, kQueriesAtOnce);
     for (int64_t first = 0; first < queries_; first += step) {
       const int64_t count = std::min(step, queries_ - first), lines = padded(count, kTile),
                     all = seen(first + count);
-      uint16_t* some = rooms.queries.of(lines * size_);
+      uint16_t* some = workspace.queries.of(lines * size_);
       kernels_.copy(some, head.q.data + first * head.q.stride, count, size_, head.q.stride, lines);
-      float* sums = rooms.sums.of(lines * all);
+      float* sums = workspace.sums.of(lines * all);
       multiply(sums, all, some, size_, head.keys, size_, lines, size_, all, false);
-      uint16_t* weights = rooms.weights.of(lines * all);
-      float* total = rooms.rows.of(lines);
+      uint16_t* weights = workspace.weights.of(lines * all);
+      float* total = workspace.rows.of(lines);
       kernels_.softmax(weights, total, head.log_sum_exp + first, sums, all, float(of_.scale),
                        visible(first, count, head.mask));
-      float* result = rooms.result.of(lines * padded_value_size_);
+      float* result = workspace.result.of(lines * padded_value_size_);
       multiply(result, padded_value_size_, weights, all, head.values, padded_keys_, lines, all,
                padded_value_size_, false);
       kernels_.divide(head.out.data + first * head.out.stride, head.out.stride, result,
@@ -236,60 +247,77 @@ class Tiles {
     }
   }
 
-  void backward_of(const Head& head, const HeadGradients& to, Rooms& rooms) const {
+  /// Some queries with their gradients, as the products read them.
+  Queries packed(const Head& head, const HeadGradients& to, int64_t first,
+                 Workspace& workspace) const {
+    const int64_t count = std::min(kQueriesAtOnce, queries_ - first),
+                  columns = padded(count, kHalfPanel);
+    const auto some = [&](const Matrix& of) { return of.rows_from(first, count); };
+    const Matrix q = some(head.q), g = some(to.of_out), o = some(head.out);
+    const Queries made{.columns = columns,
+                       .transposed = workspace.queries_packed.of(size_ * columns),
+                       .rows = workspace.queries.of(columns * padded_size_),
+                       .g_transposed = workspace.gradients_transposed.of(value_size_ * columns),
+                       .g_rows = workspace.gradients_packed.of(columns * padded_value_size_),
+                       .row_dot = workspace.rows.of(2 * columns),
+                       .log_sum_exp = workspace.rows.of(2 * columns) + columns,
+                       .visible = visible(first, count, head.mask)};
+    kernels_.pack_transpose(made.transposed, q.data, size_, count, q.stride, columns);
+    kernels_.pack(made.rows, q.data, count, size_, q.stride, columns, padded_size_);
+    kernels_.pack_transpose(made.g_transposed, g.data, value_size_, count, g.stride, columns);
+    kernels_.pack(made.g_rows, g.data, count, value_size_, g.stride, columns, padded_value_size_);
+    kernels_.dot_rows(made.row_dot, g.data, g.stride, o.data, o.stride, count, value_size_);
+    std::copy_n(head.log_sum_exp + first, count, made.log_sum_exp);
+    return made;
+  }
+
+  /// S^T and dP^T of some keys, and of these P^T, dS^T, and dS^T packed.
+  Weights weights_of(const Head& head, const Queries& q, int64_t key, int64_t lines,
+                     Workspace& workspace) const {
+    const int64_t columns = q.columns, elements = lines * columns;
+    float* sums = workspace.sums.of(elements);
+    multiply(sums, columns, head.keys + key * size_, size_, q.transposed, size_, lines, size_,
+             columns, false);
+    float* of_weights = workspace.of_weights.of(elements);
+    multiply(of_weights, columns, head.values + key * value_size_, value_size_, q.g_transposed,
+             value_size_, lines, value_size_, columns, false);
+    const Weights made{.weights = workspace.weights.of(elements),
+                       .of_sums = workspace.sums16.of(elements),
+                       .packed_of_sums = workspace.sums_packed.of(elements)};
+    kernels_.gradients({.weights = made.weights,
+                        .sums = made.of_sums,
+                        .packed_sums = made.packed_of_sums,
+                        .products = sums,
+                        .of_weights = of_weights,
+                        .log_sum_exp = q.log_sum_exp,
+                        .row_dot = q.row_dot,
+                        .first = key,
+                        .padded_keys = lines,
+                        .stride = columns,
+                        .scale = float(of_.scale)},
+                       q.visible);
+    return made;
+  }
+
+  void backward_of(const Head& head, const HeadGradients& to, Workspace& workspace) const {
     for (int64_t first = 0; first < queries_; first += kQueriesAtOnce) {
-      const int64_t count = std::min(kQueriesAtOnce, queries_ - first),
-                    columns = padded(count, kHalfPanel);
-      const auto some = [&](const Matrix& of) { return of.rows_from(first, count); };
-      const Matrix q = some(head.q), g = some(to.of_out), o = some(head.out);
-      uint16_t* q_transposed = rooms.queries_packed.of(size_ * columns);
-      kernels_.pack_transpose(q_transposed, q.data, size_, count, q.stride, columns);
-      uint16_t* q_rows = rooms.queries.of(columns * padded_size_);
-      kernels_.pack(q_rows, q.data, count, size_, q.stride, columns, padded_size_);
-      uint16_t* g_transposed = rooms.gradients_transposed.of(value_size_ * columns);
-      kernels_.pack_transpose(g_transposed, g.data, value_size_, count, g.stride, columns);
-      uint16_t* g_rows = rooms.gradients_packed.of(columns * padded_value_size_);
-      kernels_.pack(g_rows, g.data, count, value_size_, g.stride, columns, padded_value_size_);
-      float* row_dot = rooms.rows.of(2 * columns);
-      float* log_sum_exp = row_dot + columns;
-      kernels_.dot_rows(row_dot, g.data, g.stride, o.data, o.stride, count, value_size_);
-      std::copy_n(head.log_sum_exp + first, count, log_sum_exp);
-      float* of_q = zeros(rooms.result, size_ * columns);
-      const int64_t all = seen(first + count);
+      const int64_t count = std::min(kQueriesAtOnce, queries_ - first), all = seen(first + count);
+      const Queries q = packed(head, to, first, workspace);
+      const int64_t columns = q.columns;
+      float* of_q = zeros(workspace.result, size_ * columns);
       for (int64_t key = 0; key < all; key += kKeys) {
         const int64_t lines = std::min(kKeys, all - key);
-        float* sums = rooms.sums.of(lines * columns);
-        multiply(sums, columns, head.keys + key * size_, size_, q_transposed, size_, lines, size_,
-                 columns, false);
-        float* of_weights = rooms.of_weights.of(lines * columns);
-        multiply(of_weights, columns, head.values + key * value_size_, value_size_, g_transposed,
-                 value_size_, lines, value_size_, columns, false);
-        uint16_t* weights = rooms.weights.of(lines * columns);
-        uint16_t* of_sums = rooms.sums16.of(lines * columns);
-        uint16_t* packed = rooms.sums_packed.of(lines * columns);
-        kernels_.gradients({.weights = weights,
-                            .sums = of_sums,
-                            .packed_sums = packed,
-                            .products = sums,
-                            .of_weights = of_weights,
-                            .log_sum_exp = log_sum_exp,
-                            .row_dot = row_dot,
-                            .first = key,
-                            .padded_keys = lines,
-                            .stride = columns,
-                            .scale = float(of_.scale)},
-                           visible(first, count, head.mask));
-        multiply(to.of_v + key * padded_value_size_, padded_value_size_, weights, columns, g_rows,
-                 columns, lines, columns, padded_value_size_, true);
-        multiply(to.of_k + key * padded_size_, padded_size_, of_sums, columns, q_rows, columns,
+        const Weights w = weights_of(head, q, key, lines, workspace);
+        multiply(to.of_v + key * padded_value_size_, padded_value_size_, w.weights, columns,
+                 q.g_rows, columns, lines, columns, padded_value_size_, true);
+        multiply(to.of_k + key * padded_size_, padded_size_, w.of_sums, columns, q.rows, columns,
                  lines, columns, padded_size_, true);
-        multiply(of_q, columns, to.keys_transposed + key, padded_keys_, packed, lines, size_, lines,
-                 columns, true);
+        multiply(of_q, columns, to.keys_transposed + key, padded_keys_, w.packed_of_sums, lines,
+                 size_, lines, columns, true);
       }
-      if (to.of_q.data) {
-        const Matrix place = some(to.of_q);
-        kernels_.store_transpose(place.data, place.stride, of_q, columns, count, size_);
-      }
+      if (!to.of_q.data) continue;
+      const Matrix place = to.of_q.rows_from(first, count);
+      kernels_.store_transpose(place.data, place.stride, of_q, columns, count, size_);
     }
   }
 
