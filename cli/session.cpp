@@ -43,6 +43,9 @@ namespace fs = std::filesystem;
 // Weights, checkpoints and report of the recipes here.
 constexpr std::uint64_t kNeededBytes = 64U << 20U;
 
+// Of which a run's checkpoint holds more than the lines of metrics.jsonl.
+constexpr int64_t kKeptSteps = 1000;
+
 std::ostream& nowhere() {
   static std::ostream stream(nullptr);
   return stream;
@@ -234,15 +237,11 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
   recipes::JobOptions& run = options.run;
   run.resume = !start_.folder.empty();
   run.resume_from = start_.resume_from;
-  run.say = [this](const std::string& text) { progress_->message("note: " + text); };
   if (is_first()) open_folder(options);
   if (group_) tell_folder();
   if (!is_first()) {
     // It reads rank 0's checkpoints, and makes no files.
     if (!told_folder_.empty()) run.checkpoints = told_folder_ / recipes::kCheckpoints;
-    run.on_origin = [](const monitor::Origin& origin) {
-      std::cerr << monitor::to_string(origin) << "\n";
-    };
     return;
   }
   files_ = std::make_shared<results::FileMetrics>(folder_->path());
@@ -250,26 +249,59 @@ void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
   run.checkpoints = folder_->file(recipes::kCheckpoints);
   run.keep_best = run.save_in_background = alone;
   run.callbacks.push_back(files_);
-  run.on_health = [this](const monitor::StepHealth& step) { files_->write(step); };
-  run.on_origin = [this](const monitor::Origin& origin) {
-    progress_->message(monitor::to_string(origin));
-    files_->write(origin);
-  };
-  run.on_what_if = [this](const monitor::WhatIfResult& result) { files_->write(result); };
-  run.save_requests = save_requests;
-  saves_ = save_requests();
-  run.keep_steps = [this](const std::string& label) { return files_->keep_steps(label); };
-  run.before_save = [this] {
-    if (std::exchange(saves_, save_requests()) != save_requests())
-      progress_->message("saving a checkpoint, as SIGUSR1 asks");
-  };
-  run.on_resume = [this](const settings::RunSpec& spec, const train::History& history) {
-    // Its checkpoint has been read, and it goes on.
-    if (!is_trained(history)) fs::remove(folder_->file(recipes::kResultFile));
-    files_->set_run(spec.label);
-    files_->resume(history);
-    say_that_it_resumes(spec, history);
-  };
+  run.history_steps = kKeptSteps;
+  saves_ = cli::save_requests();
+}
+
+void Session::on_run_begin(const settings::RunSpec& run) {
+  progress_->set_run(several_ ? run.label : "");
+  if (!peaks_.empty()) progress_->set_flops(workload_.flop_of_item, peaks_.at(run.label));
+  if (files_) files_->set_run(run.label);
+}
+
+void Session::on_note(const std::string& text) { progress_->message("note: " + text); }
+
+void Session::on_resume(const settings::RunSpec& run, const train::History& history) {
+  if (!files_) return;
+  // Its checkpoint has been read, and it goes on.
+  if (!is_trained(history)) fs::remove(folder_->file(recipes::kResultFile));
+  files_->set_run(run.label);
+  files_->resume(history);
+  say_that_it_resumes(run, history);
+}
+
+bool Session::should_stop() {
+  return stop_signal() != 0 ||
+         (stop_after_minutes_ > 0 && minutes_running() >= stop_after_minutes_);
+}
+
+int Session::save_requests() { return files_ ? cli::save_requests() : 0; }
+
+void Session::before_save() {
+  if (files_ && std::exchange(saves_, cli::save_requests()) != cli::save_requests())
+    progress_->message("saving a checkpoint, as SIGUSR1 asks");
+}
+
+recipes::StepLines Session::keep_steps(const std::string& label) {
+  return files_->keep_steps(label);
+}
+
+void Session::on_health(const monitor::StepHealth& step) {
+  if (files_) files_->write(step);
+}
+
+void Session::on_origin(const monitor::Origin& origin) {
+  if (config_.dry_run) return;
+  if (!is_first()) {
+    std::cerr << monitor::to_string(origin) << "\n";
+    return;
+  }
+  progress_->message(monitor::to_string(origin));
+  files_->write(origin);
+}
+
+void Session::on_what_if(const monitor::WhatIfResult& result) {
+  if (files_) files_->write(result);
 }
 
 bool Session::is_trained(const train::History& history) const {
@@ -337,9 +369,8 @@ recipes::CompareOptions Session::options_of(std::vector<settings::RunSpec> runs,
   recipes::check_parts(options.runs, workload_);
   find_start(options.runs);
   options.run.start_from = start_from_;
-  options.run.should_stop = [limit = options.runs.front().stop_after_minutes] {
-    return stop_signal() != 0 || (limit > 0 && minutes_running() >= limit);
-  };
+  options.run.observer = this;
+  stop_after_minutes_ = options.runs.front().stop_after_minutes;
   options.run.per_class = alone;
   options.run.group = group_;
   if (is_first()) options.run.callbacks = {progress_};
@@ -350,11 +381,7 @@ recipes::CompareOptions Session::options_of(std::vector<settings::RunSpec> runs,
   if (config_.ranks == 1 && workload_.input.kind != data::Kind::tokens)
     progress_->set_top_k(workload::top_k_of(workload_, config_.top_k));
   if (workload_.flop_of_item > 0) options.peak_flop_per_second = peaks_of(options.runs, config_);
-  options.on_run_begin = [this, peaks = peaks_by_label(options)](const settings::RunSpec& run) {
-    progress_->set_run(several_ ? run.label : "");
-    if (!peaks.empty()) progress_->set_flops(workload_.flop_of_item, peaks.at(run.label));
-    if (files_) files_->set_run(run.label);
-  };
+  peaks_ = peaks_by_label(options);
   return options;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -21,7 +22,7 @@ namespace demi::cli {
 
 /// What `train` and `compare` share: the device and the data, the run folder, progress and files
 /// while it trains, the report at the end.
-class Session {
+class Session : private recipes::RunObserver {
  public:
   /// Throws what load_workload does, and UsageError if another process holds the folder of the
   /// resumed run. `items` of the progress line come from the data. A batch size of auto is found
@@ -56,6 +57,17 @@ class Session {
   void finish(const recipes::Comparison& result);
 
  private:
+  void on_run_begin(const settings::RunSpec& run) override;
+  void on_note(const std::string& text) override;
+  void on_resume(const settings::RunSpec& run, const train::History& history) override;
+  bool should_stop() override;
+  int save_requests() override;
+  void before_save() override;
+  recipes::StepLines keep_steps(const std::string& label) override;
+  void on_health(const monitor::StepHealth& step) override;
+  void on_origin(const monitor::Origin& origin) override;
+  void on_what_if(const monitor::WhatIfResult& result) override;
+
   void resolve_config();
   std::shared_ptr<const workload::ModelData> saved_data() const;
   void load_data();
@@ -86,9 +98,11 @@ class Session {
   std::filesystem::path told_folder_;  // rank 0's, on other ranks that see it; else empty
   std::optional<checkpoint::FolderLock> lock_;
   std::shared_ptr<results::FileMetrics> files_;
-  std::filesystem::path start_from_;  // what config_.from means; empty: new weights
-  bool several_ = false;              // runs
-  int saves_ = 0;                     // that were asked for and begun
+  std::filesystem::path start_from_;     // what config_.from means; empty: new weights
+  std::map<std::string, double> peaks_;  // FLOP/s by run; empty: not measured
+  double stop_after_minutes_ = 0;        // 0: never
+  bool several_ = false;                 // runs
+  int saves_ = 0;                        // that were asked for and begun
   std::optional<NoteStopSignals> noting_;
 };
 

@@ -23,6 +23,7 @@
 #include "demi/core/source_dir_testing.h"
 #include "demi/data/prefetch_loader.h"
 #include "demi/distributed/ranks_testing.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/run.h"
 #include "lab/settings/config_source.h"
 #include "lab/settings/resolved.h"
@@ -110,9 +111,9 @@ class EverySetting : public ::testing::Test {
     fs::create_directories(folder);
     const workload::Workload workload = workload::load_workload(config, c10::kCPU);
     int asked = 0;
-    const JobOptions options{.folder = folder, .checkpoints = folder / "kept", .should_stop = [&] {
-                               return ++asked < 0;
-                             }};
+    testing::Watch watch;
+    watch.stops = [&] { return ++asked < 0; };
+    const JobOptions options{.folder = folder, .checkpoints = folder / "kept", .observer = &watch};
     const RunResult result = run(settings::resolve(config), workload, options);
     std::ostringstream text;
     for (const train::StepMetrics& step : result.history.steps)

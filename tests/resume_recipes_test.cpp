@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include "lab/recipes/compare.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/same_run_testing.h"
 #include "tests/small_recipes.h"
@@ -43,14 +44,15 @@ class ResumedRecipe : public ::testing::TestWithParam<std::string> {
   // each, and before each batch of a test. 0: never.
   RunResult run_in(const std::string& name, const workload::Workload& workload, int stop_at) {
     fs::create_directories(folder_ / name);
-    int asked = 0;
+    testing::Watch watch;
+    watch.stops = [stop_at, asked = 0]() mutable { return ++asked == stop_at; };
     JobOptions options{.folder = folder_ / name, .checkpoints = folder_ / name / "kept"};
     options.resume = true;
-    options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
-      steps_before_.push_back(history.steps.size());
-    };
-    options.should_stop = [&] { return ++asked == stop_at; };
-    return run(settings::resolve(config(), settings::parse_run("bf16")), workload, options);
+    options.observer = &watch;
+    RunResult result =
+        run(settings::resolve(config(), settings::parse_run("bf16")), workload, options);
+    steps_before_.insert(steps_before_.end(), watch.resumed.begin(), watch.resumed.end());
+    return result;
   }
 
   fs::path folder_;

@@ -30,8 +30,8 @@ JobOptions options_of(const CompareOptions& options, const settings::Resolved& r
   return one;
 }
 
-void say(const CompareOptions& options, const settings::Resolved& run) {
-  if (options.on_run_begin) options.on_run_begin(run.spec);
+void say_that_it_begins(const CompareOptions& options, const settings::Resolved& run) {
+  if (options.run.observer) options.run.observer->on_run_begin(run.spec);
 }
 
 // A run that is at its end is tested at once, which frees its memory. One that is stopped ends the
@@ -48,7 +48,7 @@ std::vector<RunResult> in_turns(const CompareOptions& options, const workload::W
     jobs.push_back(std::make_unique<Job>(run, workload, options_of(options, run), shared));
   std::vector<RunResult> results(jobs.size());
   const auto turn_of = [&](std::size_t i) {
-    say(options, options.runs[i]);
+    say_that_it_begins(options, options.runs[i]);
     if (jobs[i]->advance(options.turn_steps)) return;
     results[i] = jobs[i]->finish();
     results[i].peak_resident_bytes = 0;  // the process held all of them
@@ -134,7 +134,7 @@ Comparison compare(const CompareOptions& options, const workload::Workload& work
     result.runs = in_turns(options, workload);
   } else {
     for (const settings::Resolved& run : options.runs) {
-      say(options, run);
+      say_that_it_begins(options, run);
       profile::quiet_down(device);
       Job job(run, workload, options_of(options, run), profile::memory_use(device).current_bytes);
       job.advance();

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <vector>
 
@@ -26,8 +25,6 @@ struct CompareOptions {
   int64_t turn_steps = 0;
   /// ModelFlops::peak_per_second by run; empty: not measured.
   std::vector<double> peak_flop_per_second = {};
-  std::function<void(const settings::RunSpec&)> on_run_begin =
-      {};  // before each run, and before each turn
 };
 
 /// Below this share of the cores a run's time says more of the neighbours than of the run.

@@ -12,6 +12,7 @@
 #include "demi/profile/memory.h"
 #include "demi/train/metric.h"
 #include "lab/models/seeded.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/same_run_testing.h"
 #include "lab/recipes/small_mlp_testing.h"
 
@@ -76,14 +77,14 @@ class CompareRuns : public ::testing::Test {
                            .turn_steps = turn_steps};
     options.run.folder = folder_ / std::to_string(turn_steps);
     options.run.checkpoints = options.run.folder / "checkpoints";
-    options.run.should_stop = std::move(should_stop);
+    options.run.observer = &watch_;
+    if (should_stop) watch_.stops = std::move(should_stop);
     fs::create_directories(options.run.folder);
-    options.on_run_begin = [&](const settings::RunSpec& run) { turns_ += run.label + " "; };
     return compare(options, workload());
   }
 
   fs::path folder_;
-  std::string turns_;
+  testing::Watch watch_;
 };
 
 // 12 steps an epoch: turns that end within epochs, with them, and beyond.
@@ -133,10 +134,10 @@ TEST_F(CompareRuns, AccumulatedBatchesEndATurnOnlyAfterTheirStep) {
 
 TEST_F(CompareRuns, EachTurnIsAnnounced) {
   compared("fp32,bf16", 12, config());
-  EXPECT_EQ(turns_, "fp32 bf16 fp32 bf16 ");
-  turns_.clear();
+  EXPECT_EQ(watch_.begun, "fp32 bf16 fp32 bf16 ");
+  watch_.begun.clear();
   compared("fp32,bf16", 0, config());
-  EXPECT_EQ(turns_, "fp32 bf16 ");
+  EXPECT_EQ(watch_.begun, "fp32 bf16 ");
 }
 
 // In the second turn of the first run, with the other one waiting.

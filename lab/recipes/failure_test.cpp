@@ -14,6 +14,7 @@
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
 #include "lab/recipes/compare.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/run.h"
 #include "lab/settings/recipe.h"
 #include "lab/workload/weights_file.h"
@@ -237,9 +238,11 @@ TEST_F(RunFailure, TheBestModelIsThatOfTheBestEpoch) {
 }
 
 TEST_F(RunFailure, AskedToStopBeforeTheFirstStepItTakesNone) {
+  testing::Watch watch;
+  watch.stops = [] { return true; };
   const RunResult result =
       run(settings::resolve(config_, settings::parse_run("fp32")), workload_,
-          {.folder = folder_, .checkpoints = folder_ / "kept", .should_stop = [] { return true; }});
+          {.folder = folder_, .checkpoints = folder_ / "kept", .observer = &watch});
   EXPECT_TRUE(result.history.stopped);
   EXPECT_TRUE(result.history.steps.empty());
   EXPECT_TRUE(fs::is_empty(folder_));
@@ -267,8 +270,10 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   int64_t asked = 0;
   workload_.test = std::make_shared<Counted>(rows(), asked);
   const auto begun = std::make_shared<Begun>();
-  JobOptions options{.folder = folder_, .checkpoints = folder_ / "kept", .callbacks = {begun}};
-  options.should_stop = [&] { return begun->validation && asked == 3; };
+  testing::Watch watch;
+  const JobOptions options{
+      .folder = folder_, .checkpoints = folder_ / "kept", .observer = &watch, .callbacks = {begun}};
+  watch.stops = [&] { return begun->validation && asked == 3; };
   const RunResult validated =
       run(settings::resolve(config_, settings::parse_run("fp32")), workload_, options);
   EXPECT_EQ(asked, 3);
@@ -278,7 +283,7 @@ TEST_F(RunFailure, AskedToStopInAnEvaluationItEndsThere) {
   EXPECT_TRUE(fs::exists(folder_ / "kept" / "last"));
 
   asked = 0;
-  options.should_stop = [&] { return asked == 8 + 5; };  // 8 of validation
+  watch.stops = [&] { return asked == 8 + 5; };  // 8 of validation
   const RunResult tested =
       run(settings::resolve(config_, settings::parse_run("fp32")), workload_, options);
   EXPECT_EQ(asked, 13);

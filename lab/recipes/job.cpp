@@ -100,19 +100,18 @@ bool has_checkpoint(const std::filesystem::path& folder) {
 
 // The name of the newest whole checkpoint; empty: there is none. Damaged ones that are newer are
 // set aside.
-std::string newest_whole_in(const JobOptions& options) {
-  if (!has_checkpoint(options.checkpoints)) return "";
+std::string newest_whole_in(const std::filesystem::path& checkpoints, RunObserver& observer) {
+  if (!has_checkpoint(checkpoints)) return "";
   std::vector<std::pair<std::filesystem::path, std::string>> damaged;
   const auto found = checkpoint::newest_whole(
-      options.checkpoints, [&](const std::filesystem::path& path, const std::string& wrong) {
+      checkpoints, [&](const std::filesystem::path& path, const std::string& wrong) {
         damaged.emplace_back(path, wrong);
       });
   for (const auto& [path, wrong] : damaged) {
     const auto aside = checkpoint::set_aside(path);
-    if (options.say)
-      options.say(fmt::format("{} is damaged and is kept as {}; the run resumes from {} ({})",
-                              path.filename().string(), aside.string(), found->filename().string(),
-                              wrong));
+    observer.on_note(fmt::format("{} is damaged and is kept as {}; the run resumes from {} ({})",
+                                 path.filename().string(), aside.string(),
+                                 found->filename().string(), wrong));
   }
   return found ? found->filename().string() : "";
 }
@@ -123,6 +122,11 @@ int64_t bytes_of(const std::filesystem::path& folder) {
   for (const auto& entry : std::filesystem::directory_iterator(folder))
     bytes += static_cast<int64_t>(entry.file_size());
   return bytes;
+}
+
+RunObserver& nobody() {
+  static RunObserver watches_nothing;
+  return watches_nothing;
 }
 
 constexpr const char* kMeasured = "measured";   // the part of a checkpoint's numbers
@@ -213,6 +217,7 @@ Job::Job(settings::Resolved run, const workload::Workload& workload, JobOptions 
     : run_(std::move(run)),
       workload_(workload),
       options_(std::move(options)),
+      observer_(options_.observer ? *options_.observer : nobody()),
       result_{.spec = run_.spec, .data_bytes = shared_bytes},
       memory_(device_, /*shared_bytes=*/0) {
   try {
@@ -243,7 +248,7 @@ void Job::begin() {
   if (options_.group && config_.sync_batch_norm)
     distributed::synchronise_batch_norm(*network_.module, *options_.group);
   random_ = std::make_unique<RandomNumbers>(device_, seed);
-  if (any_rank(options_.should_stop && options_.should_stop())) {
+  if (any_rank(observer_.should_stop())) {
     result_.history.stopped = true;
     return;
   }
@@ -264,22 +269,20 @@ void Job::begin() {
   memory_.end();
   random_->keep();
   const bool resumes = options_.resume || !from.empty();
-  if (resumes && options_.on_resume) options_.on_resume(run_.spec, parts_->history());
+  if (resumes) observer_.on_resume(run_.spec, parts_->history());
 }
 
 // Those of the resolved config, with metrics, checkpoints and signals.
 train::TrainerOptions Job::trainer_options() {
   train::TrainerOptions trainer = settings::trainer_options(run_, workload_.train->batches());
   if (result_.top_k > 0) trainer.metrics = {train::top_k(result_.top_k)};
-  trainer.should_stop = options_.should_stop;
+  trainer.should_stop = [this] { return observer_.should_stop(); };
+  trainer.should_save = [this, seen = 0]() mutable {
+    const int now = observer_.save_requests();
+    return std::exchange(seen, now) != now;
+  };
   trainer.group = options_.group;
   trainer.shard_optimizer = config_.shard_optimizer;
-  if (options_.save_requests) {
-    trainer.should_save = [requests = options_.save_requests, seen = 0]() mutable {
-      const int now = requests();
-      return std::exchange(seen, now) != now;
-    };
-  }
   if (options_.checkpoints.empty()) return trainer;
   train::CheckpointOptions& checkpoints = trainer.checkpoints;
   checkpoints.folder = options_.checkpoints;
@@ -293,10 +296,10 @@ train::TrainerOptions Job::trainer_options() {
   checkpoints.model_text = workload::model_texts(run_, workload_, /*is_average=*/false);
   if (workload_.labels) checkpoints.text[kLabels] = std::to_string(*workload_.labels);
   checkpoints.before_save = [this](checkpoint::Checkpoint& checkpoint) {
-    if (options_.before_save) options_.before_save();
+    observer_.before_save();
     add_numbers(checkpoint);
   };
-  if (options_.keep_steps) checkpoints.history_steps = options_.history_steps;
+  checkpoints.history_steps = options_.history_steps;
   return trainer;
 }
 
@@ -309,20 +312,19 @@ void Job::add_observers() {
   if (config_.detect_anomaly)
     trainer_->add(std::make_shared<monitor::OriginSearch>([this](const monitor::Origin& origin) {
       result_.origins.push_back(origin);
-      if (options_.on_origin) options_.on_origin(origin);
+      observer_.on_origin(origin);
     }));
   if (is_first() && config_.monitor > 0)
     trainer_->add(std::make_shared<monitor::Monitor>(config_.monitor,
                                                      [this](const monitor::StepHealth& step) {
                                                        result_.health.push_back(step);
-                                                       if (options_.on_health)
-                                                         options_.on_health(step);
+                                                       observer_.on_health(step);
                                                      }));
 }
 
 // Rank 0 looks for it: it alone may set damaged ones aside. Others may see its folder elsewhere.
 std::filesystem::path Job::checkpoint_to_resume() const {
-  std::string name = is_first() ? newest_whole_in(options_) : "";
+  std::string name = is_first() ? newest_whole_in(options_.checkpoints, observer_) : "";
   if (options_.group && options_.group->world_size() > 1)
     name = distributed::broadcast_text(name, 0, *options_.group);
   return name.empty() ? std::filesystem::path() : options_.checkpoints / name;
@@ -332,8 +334,7 @@ std::filesystem::path Job::checkpoint_to_resume() const {
 std::filesystem::path Job::saved_weights() const {
   if (!options_.start_from.empty()) return options_.start_from;
   const auto say = [this](const std::filesystem::path& damaged, const std::string& wrong) {
-    if (options_.say)
-      options_.say(damaged.string() + " is damaged and is passed over (" + wrong + ")");
+    observer_.on_note(damaged.string() + " is damaged and is passed over (" + wrong + ")");
   };
   std::string found = is_first() ? find_start(config_.from, say).string() : "";
   if (options_.group && options_.group->world_size() > 1)
@@ -369,11 +370,11 @@ bool scales_losses(const settings::Resolved& run) {
 // What goes on in another precision, or with another loss scale, and from which scale.
 void Job::say_what_changes(const settings::Config& begun, bool keeps_scale) const {
   const std::string change = change_of_precision(begun, config_);
-  if (change.empty() || !is_first() || !options_.say) return;
+  if (change.empty() || !is_first()) return;
   const char* scale = !scales_losses(run_) ? "losses are not scaled"
                       : keeps_scale        ? "its loss scale is the checkpoint's"
                                            : "its loss scale begins anew";
-  options_.say("the run goes on with " + change + "; " + scale);
+  observer_.on_note("the run goes on with " + change + "; " + scale);
 }
 
 // The memory that reading takes is none of the training's.
@@ -397,21 +398,21 @@ void Job::resume(const std::filesystem::path& checkpoint) {
     before_ = measured_of(found->second);
     step_lines_ = StepLines::in_numbers(found->second);
   }
-  if (!is_first() || !options_.say) return;
+  if (!is_first()) return;
   const auto labels = manifest.text.find(kLabels);
   if (workload_.labels && labels != manifest.text.end() &&
       labels->second != std::to_string(*workload_.labels))
-    options_.say(
+    observer_.on_note(
         "the labels of the training data are not those that the run was begun with, in value or in "
         "order: its weights have learned the others");
   if (manifest.libtorch != TORCH_VERSION)
-    options_.say("the checkpoint was written with LibTorch " + manifest.libtorch +
-                 ", and this is " + TORCH_VERSION + ": what follows may round otherwise");
+    observer_.on_note("the checkpoint was written with LibTorch " + manifest.libtorch +
+                      ", and this is " + TORCH_VERSION + ": what follows may round otherwise");
 }
 
 void Job::add_numbers(checkpoint::Checkpoint& checkpoint) {
   StateDict& numbers = checkpoint.numbers[kMeasured] = numbers_of(measured());
-  if (options_.keep_steps) numbers.merge(options_.keep_steps(run_.spec.label).to_numbers());
+  if (options_.history_steps > 0) numbers.merge(observer_.keep_steps(run_.spec.label).to_numbers());
 }
 
 namespace {
@@ -434,11 +435,10 @@ void Job::read_earlier(const std::filesystem::path& checkpoint) {
   if (first <= step_lines_->first) return;
   EarlierSteps earlier = read_earlier_steps(metrics_of(checkpoint), *step_lines_, first);
   if (earlier.wrong.empty()) return parts_->add_earlier(std::move(earlier.steps));
-  if (options_.say)
-    options_.say(
-        fmt::format("{}: {} and report show the steps from {} on; the training does not "
-                    "depend on it",
-                    earlier.wrong, kMetricsFile, first));
+  observer_.on_note(
+      fmt::format("{}: {} and report show the steps from {} on; the training does not "
+                  "depend on it",
+                  earlier.wrong, kMetricsFile, first));
 }
 
 bool Job::advance(int64_t steps) try {
@@ -527,7 +527,7 @@ void Job::answer_what_if() {
     write_atomically(result_.what_if_policy, found.policy_text(),
                      "free some space, or name another folder");
   }
-  if (options_.on_what_if) options_.on_what_if(found);
+  observer_.on_what_if(found);
 }
 
 namespace {
@@ -569,7 +569,7 @@ void Job::test() {
   if (result_.top_k > 0) test.metrics = {train::top_k(result_.top_k)};
   test.flush_subnormals = config_.flush_subnormals;
   test.backends = run_.backends;
-  test.should_stop = options_.should_stop;
+  test.should_stop = [this] { return observer_.should_stop(); };
   test.group = options_.group.get();
   train::History& history = result_.history;
   if (ships) {

@@ -79,6 +79,7 @@ class DEMI_API Job {
   const c10::Device device_ = run_.device;
   const workload::Workload& workload_;
   const JobOptions options_;
+  RunObserver& observer_;
   RunResult result_;
   train::Network network_;
   std::shared_ptr<monitor::WhatIf> what_if_;  // none: it was not asked

@@ -12,6 +12,7 @@
 
 #include "demi/autocast/op_policy.h"
 #include "demi/data/tensor_loader.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/run.h"
 
 namespace demi::recipes {
@@ -92,13 +93,11 @@ TEST_F(Overflow, IsSaidOnceAndOfTraining) {
 
 TEST_F(Overflow, ItsOriginIsToldAndKept) {
   config_.detect_anomaly = true;
-  std::size_t told = 0;
-  JobOptions options{.folder = folder_};
-  options.on_origin = [&](const monitor::Origin&) { ++told; };
-  const RunResult result =
-      run(settings::resolve(config_, settings::parse_run("fp16")), workload_, options);
+  testing::Watch watch;
+  const RunResult result = run(settings::resolve(config_, settings::parse_run("fp16")), workload_,
+                               {.folder = folder_, .observer = &watch});
   EXPECT_FALSE(result.origins.empty());
-  EXPECT_EQ(told, result.origins.size());
+  EXPECT_EQ(watch.origins, result.origins.size());
 }
 
 }  // namespace

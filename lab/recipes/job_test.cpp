@@ -33,6 +33,7 @@
 #include "demi/train/names.h"
 #include "demi/train/testing.h"
 #include "lab/recipes/eval.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/settings/recipe.h"
@@ -100,9 +101,11 @@ TEST(Run, IntegersOfTheModelStayIntegers) {
 // Of a run that is trained in parts, as the program's signals and a killed process leave them.
 class RunParts : public ::testing::Test {
  protected:
-  struct Counter : train::Callback {
-    int64_t steps = 0;
+  struct UntilStep : train::Callback, testing::Watch {
+    explicit UntilStep(int64_t step) : last(step) {}
     void after_update(const train::StepView& view) override { steps = view.step; }
+    bool should_stop() override { return steps >= last; }
+    int64_t steps = 0, last;
   };
 
   RunParts() {
@@ -116,13 +119,15 @@ class RunParts : public ::testing::Test {
 
   // 8 steps an epoch, 24 in all.
   JobOptions until(int64_t step) {
-    const auto counter = std::make_shared<Counter>();
+    const auto watch = std::make_shared<UntilStep>(step);
     return {.folder = folder_,
             .checkpoints = folder_ / "kept",
-            .should_stop = [counter, step] { return counter->steps >= step; },
-            .callbacks = {counter}};
+            .observer = watch.get(),
+            .callbacks = {watch}};
   }
-  JobOptions to_the_end() { return {.folder = folder_, .checkpoints = folder_ / "kept"}; }
+  JobOptions to_the_end(RunObserver* observer = nullptr) {
+    return {.folder = folder_, .checkpoints = folder_ / "kept", .observer = observer};
+  }
   RunResult now(const JobOptions& options, const std::string& spec = "fp32") const {
     return run(settings::resolve(config_, settings::parse_run(spec)), workload_, options);
   }
@@ -179,17 +184,13 @@ TEST_F(RunParts, WhatGoesOnIsMeasuredAsOneRun) {
 }
 
 TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
-  std::vector<std::size_t> told;
-  JobOptions options = until(12);
-  options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
-    told.push_back(history.steps.size());
-  };
+  const auto first = std::make_shared<UntilStep>(12);
+  JobOptions options = to_the_end(first.get());
+  options.callbacks = {first};
   now(options);
-  EXPECT_TRUE(told.empty()) << "it begins";
-  options = to_the_end();
-  options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
-    told.push_back(history.steps.size());
-  };
+  EXPECT_TRUE(first->resumed.empty()) << "it begins";
+  testing::Watch watch;
+  options = to_the_end(&watch);
   options.checkpoints = folder_ / "from";
   options.resume_from = checkpoint::find(folder_ / "kept");
   now(options);
@@ -199,21 +200,20 @@ TEST_F(RunParts, ItIsSaidOnceThatARunGoesOn) {
   now(options);
   options.checkpoints = folder_ / "kept";
   now(options);
-  EXPECT_THAT(told, ::testing::ElementsAre(12u, 0u, 12u));
+  EXPECT_THAT(watch.resumed, ::testing::ElementsAre(12u, 0u, 12u));
 }
 
 // Killed before its first checkpoint, or between a checkpoint and the file that names it.
 // Labels that are others behind the same number of examples train another model.
 TEST_F(RunParts, OtherLabelsAreSaidWhereARunGoesOn) {
   workload_.labels = 7;
-  std::vector<std::string> said;
   const auto resumed = [&](std::optional<std::uint32_t> labels) {
     workload_.labels = labels;
-    JobOptions options = to_the_end();
+    testing::Watch watch;
+    JobOptions options = to_the_end(&watch);
     options.resume = true;
-    options.say = [&](const std::string& text) { said.push_back(text); };
     now(options);
-    return std::exchange(said, {});
+    return watch.notes;
   };
   now(until(5));
   EXPECT_THAT(resumed(8),
@@ -225,39 +225,38 @@ TEST_F(RunParts, OtherLabelsAreSaidWhereARunGoesOn) {
 }
 
 TEST_F(RunParts, WhatAKilledProcessLeftIsNoCheckpointOrOne) {
-  JobOptions options = to_the_end();
+  testing::Watch watch;
+  JobOptions options = to_the_end(&watch);
   options.resume = true;
   fs::create_directories(folder_ / "kept" / "step-00000003.123.tmp");
-  std::size_t begun_with = 99;
-  options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
-    begun_with = history.steps.size();
-  };
   EXPECT_EQ(now(options).history.steps.size(), 24u);
-  EXPECT_EQ(begun_with, 0u);
+  EXPECT_THAT(watch.resumed, ::testing::ElementsAre(0u));
   fs::remove_all(folder_ / "kept");
   now(until(12));
   fs::remove(folder_ / "kept" / "last");
   now(options);
-  EXPECT_EQ(begun_with, 12u);
+  EXPECT_THAT(watch.resumed, ::testing::ElementsAre(0u, 12u));
   options.resume = false;
-  begun_with = 99;
   EXPECT_EQ(now(options).history.steps.size(), 24u);
-  EXPECT_EQ(begun_with, 99u) << "it was not asked to go on";
+  EXPECT_EQ(watch.resumed.size(), 2u) << "it was not asked to go on";
 }
 
 // The number of requests rises once, so one checkpoint more is saved.
 TEST_F(RunParts, ARequestIsSavedOnce) {
+  struct AskedAfterStep5 : UntilStep {
+    explicit AskedAfterStep5(int times) : UntilStep(1000), asked(times) {}
+    int save_requests() override { return steps < 5 ? 0 : asked; }
+    int asked;
+  };
   const auto saves = [&](int requests) {
-    int saved = 0;
-    JobOptions options = until(1000);
-    const auto counter = std::static_pointer_cast<Counter>(options.callbacks.front());
-    options.before_save = [&] { ++saved; };
-    options.save_requests = [counter, requests] { return counter->steps < 5 ? 0 : requests; };
+    const auto watch = std::make_shared<AskedAfterStep5>(requests);
+    JobOptions options = to_the_end(watch.get());
+    options.callbacks = {watch};
     EXPECT_EQ(now(options).history.steps.size(), 24u);
     fs::remove_all(folder_ / "kept");
-    return saved;
+    return watch->saves;
   };
-  const int without = saves(0);
+  const std::size_t without = saves(0);
   EXPECT_EQ(saves(1), without + 1);
   EXPECT_EQ(saves(2), without + 1) << "two at once";
 }
@@ -268,11 +267,10 @@ TEST_F(RunParts, WhatIsDueAtTheEndOfAnEpochIsSavedOnceWithItsFigures) {
   workload_.test = workload_.train;
   for (const char* every : {"8", "4", "5"}) {
     config_.checkpoint_every = every;
-    JobOptions options = to_the_end();
-    int count = 0;
-    options.before_save = [&] { ++count; };
-    EXPECT_EQ(now(options).history.epochs.size(), 3U);
-    EXPECT_EQ(count, every == std::string("8") ? 3 : every == std::string("4") ? 6 : 4 + 1);
+    testing::Watch watch;
+    EXPECT_EQ(now(to_the_end(&watch)).history.epochs.size(), 3U);
+    const std::size_t expected = every == std::string("8") ? 3 : every == std::string("4") ? 6 : 5;
+    EXPECT_EQ(watch.saves, expected);
     EXPECT_EQ(checkpoint::read_manifest(checkpoint::find(folder_ / "kept")).step, 24);
     fs::remove_all(folder_ / "kept");
   }
@@ -289,9 +287,9 @@ TEST_F(RunParts, WhatIsDueAtTheEndOfAnEpochIsSavedOnceWithItsFigures) {
       std::make_shared<Stopping>(torch::ones({8, 8}), torch::zeros({8, 8}), int64_t{4});
   workload_.test = test;
   config_.checkpoint_every = "8";
-  JobOptions options = to_the_end();
-  options.should_stop = [&] { return test->asked; };
-  EXPECT_EQ(now(options).history.steps.size(), 8U);
+  testing::Watch watch;
+  watch.stops = [&] { return test->asked; };
+  EXPECT_EQ(now(to_the_end(&watch)).history.steps.size(), 8U);
   EXPECT_EQ(checkpoint::read_manifest(checkpoint::find(folder_ / "kept")).step, 8);
 }
 
@@ -460,8 +458,9 @@ TEST_F(Classes, TopKIsThatOfTheEpochsAndOfWhatIsShipped) {
 TEST_F(Classes, AnEvaluationThatWasStoppedSaysNothing) {
   const auto stopped_after = [&](int batches) {
     read_->count = 0;
-    return now(
-        {.folder = folder_, .should_stop = [this, batches] { return read_->count >= batches; }});
+    testing::Watch watch;
+    watch.stops = [&] { return read_->count >= batches; };
+    return now({.folder = folder_, .observer = &watch});
   };
   const RunResult in_exact = stopped_after(7);
   EXPECT_TRUE(in_exact.history.stopped);
@@ -520,17 +519,16 @@ TEST_F(RunParts, TheAverageIsWhatIsShipped) {
 // 24 steps, of which every third is looked at.
 TEST_F(RunParts, WhatTheMonitorSeesIsToldAndKept) {
   config_.monitor = 3;
-  std::size_t told = 0;
-  JobOptions options = to_the_end();
-  options.on_health = [&](const monitor::StepHealth&) { ++told; };
-  EXPECT_EQ(now(options).health.size(), 8u);
-  EXPECT_EQ(told, 8u);
+  testing::Watch watch;
+  EXPECT_EQ(now(to_the_end(&watch)).health.size(), 8u);
+  EXPECT_EQ(watch.health, 8u);
 }
 
 TEST_F(RunParts, StoppedBeforeItsFirstStepThereIsNothingToKeep) {
-  JobOptions options = to_the_end();
-  options.should_stop = [] { return true; };
-  Job none(settings::resolve(config_, settings::parse_run("fp32")), workload_, options, 0);
+  testing::Watch watch;
+  watch.stops = [] { return true; };
+  Job none(settings::resolve(config_, settings::parse_run("fp32")), workload_, to_the_end(&watch),
+           0);
   none.save_last();
   EXPECT_FALSE(fs::exists(folder_ / "kept"));
   EXPECT_FALSE(none.advance(1));

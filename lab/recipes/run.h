@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <filesystem>
-#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -17,7 +16,7 @@
 #include "demi/train/history.h"
 #include "demi/train/names.h"
 #include "lab/recipes/model_flops.h"
-#include "lab/recipes/step_lines.h"
+#include "lab/recipes/run_observer.h"
 #include "lab/settings/resolved.h"
 #include "lab/settings/run_spec.h"
 #include "lab/workload/workload.h"
@@ -37,41 +36,21 @@ struct JobOptions {
   /// Resumes the newest whole checkpoint in `checkpoints`, and sets damaged ones that are newer
   /// aside; from the beginning if there is none.
   bool resume = false;
-  /// Called with what people should know before the first step: a damaged checkpoint that was
-  /// passed over, one of another LibTorch.
-  std::function<void(const std::string&)> say;
   /// Resumes this checkpoint, which stays as it is. Empty: from the beginning.
   std::filesystem::path resume_from = {};
   /// The checkpoint or the file that Config::from means, as find_start finds it, so that several
   /// runs start from one. Empty: each looks for it.
   std::filesystem::path start_from = {};
-  /// Called before the first step of a resumed run, with what it has done so far.
-  std::function<void(const settings::RunSpec&, const train::History&)> on_resume = {};
-  /// Called before a checkpoint is saved, so that what has been reported of its steps reaches the
-  /// disk with it.
-  std::function<void()> before_save = {};
-  /// Called before a checkpoint of that run is saved, with its label: the lines of its steps are on
-  /// the disk then. The checkpoint holds what it returns, and of the steps the last `history_steps`
-  /// alone; who resumes it reads the others from the file metrics.jsonl of its run's folder.
-  /// Empty: the checkpoint holds all steps.
-  std::function<StepLines(const std::string&)> keep_steps = {};
-  int64_t history_steps = 1000;
-  /// Asked before the first step, after each, and before each batch of an evaluation.
-  std::function<bool()> should_stop = {};
-  /// A number that rises from 0 whenever somebody asks for a checkpoint; training continues.
-  std::function<int()> save_requests = {};
+  /// Of the steps a checkpoint holds the last so many, and what RunObserver::keep_steps returns of
+  /// the others; 0: it holds all.
+  int64_t history_steps = 0;
+  /// Watches the run and outlives it. Null: nobody does.
+  RunObserver* observer = nullptr;
   /// Watch the training, besides those of the run itself.
   std::vector<std::shared_ptr<train::Callback>> callbacks = {};
-  /// Called with each step that the monitor looked at (Config::monitor), after the callbacks.
-  std::function<void(const monitor::StepHealth&)> on_health = {};
-  /// Called with each origin of Inf or NaN that was found (Config::detect_anomaly), when
-  /// monitor::OriginSearch reports it.
-  std::function<void(const monitor::Origin&)> on_origin = {};
   /// The processes that train together, Config::ranks of them; each has JobOptions of its own.
   /// Files are those of rank 0, and results are totals over all. None: this process alone.
   std::shared_ptr<distributed::ProcessGroup> group = {};
-  /// Called at the end with what 16 bits would have done (Config::what_if).
-  std::function<void(const monitor::WhatIfResult&)> on_what_if = {};
 };
 
 /// A reason why a run is hardly faster than the first one, with the number that shows it.

@@ -13,6 +13,7 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
+#include "lab/recipes/observer_testing.h"
 #include "lab/recipes/run.h"
 #include "lab/recipes/small_mlp_testing.h"
 #include "lab/results/watch.h"
@@ -158,24 +159,30 @@ class RunWithStepLines : public StepLinesFolder {
     config_.checkpoint_every = "0";
     workload_ = workload::load_workload(config_, c10::kCPU);
   }
+  struct KeepLines : testing::Watch {
+    explicit KeepLines(results::FileMetrics& to) : files(to) {}
+    void on_resume(const settings::RunSpec&, const train::History& history) override {
+      files.resume(history);
+    }
+    StepLines keep_steps(const std::string& label) override { return files.keep_steps(label); }
+    results::FileMetrics& files;
+  };
+
   RunResult now(const fs::path& folder, int64_t until, bool resume, const fs::path& from = {}) {
     const auto files = std::make_shared<results::FileMetrics>(folder);
     files->set_run("fp32");
     JobOptions options{.folder = folder, .checkpoints = folder / "checkpoints"};
     options.resume = resume;
     options.resume_from = from;
-    options.say = [&](const std::string& text) { said_.push_back(text); };
-    options.on_resume = [&](const settings::RunSpec&, const train::History& history) {
-      files->resume(history);
-    };
-    options.keep_steps = [&](const std::string& label) { return files->keep_steps(label); };
     options.history_steps = 3;
-    int64_t asked = 0;
-    options.should_stop = [&] { return ++asked > until; };
     options.callbacks = {files};
+    KeepLines watch(*files);
+    watch.stops = [&, asked = 0]() mutable { return ++asked > until; };
+    options.observer = &watch;
     RunResult result =
         run(settings::resolve(config_, settings::parse_run("fp32")), workload_, options);
     files->flush();
+    notes_.insert(notes_.end(), watch.notes.begin(), watch.notes.end());
     return result;
   }
   static std::vector<double> losses(const RunResult& result) {
@@ -184,7 +191,7 @@ class RunWithStepLines : public StepLinesFolder {
     return all;
   }
 
-  std::vector<std::string> said_;
+  std::vector<std::string> notes_;
   settings::Config config_ = small_mlp();
   workload::Workload workload_;
 };
@@ -203,7 +210,7 @@ TEST_F(RunWithStepLines, EndsWithTheHistoryOfTheUnbrokenOne) {
   EXPECT_EQ(losses(now(other, 1000, false, middle)), expected);
   now(broken, 7, true);
   EXPECT_EQ(losses(now(broken, 1000, true)), expected);
-  EXPECT_THAT(said_, IsEmpty());
+  EXPECT_THAT(notes_, IsEmpty());
 }
 
 TEST_F(RunWithStepLines, WithChangedLinesTrainsOnAndSaysWhichStepsAreMissing) {
@@ -215,13 +222,14 @@ TEST_F(RunWithStepLines, WithChangedLinesTrainsOnAndSaysWhichStepsAreMissing) {
       static_cast<int64_t>(checkpoint::load(folder).numbers.at("progress").at("step"));
   fs::resize_file(folder / "metrics.jsonl", 300);
   const RunResult result = now(folder, 5, true);
-  ASSERT_EQ(said_.size(), 1U);
-  EXPECT_THAT(said_.front(), AllOf(HasSubstr("metrics.jsonl"), HasSubstr("bytes with the checksum"),
-                                   HasSubstr("the steps from " + std::to_string(stopped - 2))));
+  ASSERT_EQ(notes_.size(), 1U);
+  EXPECT_THAT(notes_.front(),
+              AllOf(HasSubstr("metrics.jsonl"), HasSubstr("bytes with the checksum"),
+                    HasSubstr("the steps from " + std::to_string(stopped - 2))));
   // What is missing stays missing, and is said once: the file is whole from there on.
   expected.erase(expected.begin(), expected.begin() + stopped - 3);
   EXPECT_EQ(losses(now(folder, 1000, true)), expected);
-  EXPECT_EQ(said_.size(), 1U);
+  EXPECT_EQ(notes_.size(), 1U);
 }
 
 }  // namespace
