@@ -6,7 +6,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <chrono>
 #include <string>
 #include <unordered_set>
 #include <utility>
@@ -16,8 +15,8 @@
 #include "demi/core/error.h"
 #include "demi/core/libtorch.h"
 #include "demi/distributed/sync_batch_norm.h"
-#include "demi/loop/metrics.h"
 #include "demi/loop/open_steps.h"
+#include "demi/loop/recorder.h"
 #include "demi/loop/region.h"
 #include "demi/loop/run_setting.h"
 #include "demi/loop/step_checks.h"
@@ -33,7 +32,6 @@ namespace {
 
 using profile::Phase;
 using torch::optim::Optimizer;
-using Clock = std::chrono::steady_clock;
 
 std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
   std::vector<at::Tensor> parameters;
@@ -58,13 +56,9 @@ bool holds_one_of(const Optimizer& optimizer, const Tensors& tensors) {
   return false;
 }
 
-void add_up(at::Tensor& sum, const at::Tensor& more) {
-  sum = sum.defined() ? sum + more.to(sum.device()) : more;
-}
-
 at::Tensor sum_of(const std::vector<at::Tensor>& losses) {
   at::Tensor sum;
-  for (const at::Tensor& loss : losses) add_up(sum, loss);
+  for (const at::Tensor& loss : losses) sum = sum.defined() ? sum + loss.to(sum.device()) : loss;
   return sum;
 }
 
@@ -101,15 +95,12 @@ struct Step::Impl {
   std::vector<bool> had_batch, had_own;  // had_own: one of this rank
   int64_t batches_of_turn = 0;           // of those with MicroBatch::of, since the last take()
   int64_t batches_of_all = 0;            // of those without, in the step
-  int64_t own_batches = 0;
   bool is_due = false;
-  at::Tensor loss_sum, last_loss;
+  at::Tensor last_loss;
   int64_t epoch = 1;
 
   int64_t steps = 0;
-  UnreadSteps unread;
-  Clock::time_point since = Clock::now();
-  profile::PhaseTimer::Seconds waited_before{0};
+  std::optional<Recorder> recorder;
 
   Impl(Job of, const Options& with);
   ~Impl();
@@ -164,7 +155,6 @@ struct Step::Impl {
   StepResult step_of(std::size_t i, bool unscaled = false);
   void put_statistics_back();
   std::vector<StepResult> finish();
-  void record(const std::vector<StepResult>& results, double rate);
   void forget();
   void drop();
   void read();
@@ -186,6 +176,7 @@ Step::Impl::Impl(Job of, const Options& with)
   check(options);
   check(job);
   claim.emplace(job);
+  recorder.emplace(timer, *run.scaler, *job.optimizers.front());
   for (const NamedModel& model : job.models) parameters.push_back(parameters_of(*model.module));
   if (!run.precision.is_mixed() && run.precision.weights != c10::kFloat)
     for (const NamedModel& model : job.models)
@@ -376,7 +367,6 @@ void Step::Impl::count(const MicroBatch& how, bool ends, bool is_own) {
     had_own[i] = had_own[i] || is_own;
   }
   ++(how.of.empty() ? batches_of_all : batches_of_turn);
-  if (is_own) ++own_batches;
   is_due |= how.of.empty() && ends;
 }
 
@@ -437,24 +427,15 @@ std::vector<StepResult> Step::Impl::finish() {
     if (job.average) job.average->update(results);
     run.scaler->update();
   });
-  if (records() && loss_sum.defined()) record(results, rate);  // watched since before its batches
+  const bool is_recorded = recorder->window().is_open();  // watched since before its batches
+  if (is_recorded) recorder->close({.epoch = epoch, .step = steps, .learning_rate = rate}, results);
   forget();
   timer.enter(Phase::other);
   for (optim::lr::Scheduler* schedule : job.schedules) schedule->step();
   if (!observers.empty()) tell_update(results);
-  if (options.read_every > 0 && unread.count() >= options.read_every) read();
+  if (is_recorded) recorder->count_seconds();
+  if (options.read_every > 0 && recorder->unread() >= options.read_every) read();
   return results;
-}
-
-void Step::Impl::record(const std::vector<StepResult>& results, double rate) {
-  const auto now = Clock::now();
-  const auto waited = timer.spent(Phase::data);
-  unread.add({.epoch = epoch,
-              .step = steps,
-              .learning_rate = rate,
-              .seconds = std::chrono::duration<double>(now - std::exchange(since, now)).count(),
-              .data_seconds = (waited - std::exchange(waited_before, waited)).count()},
-             loss_sum, own_batches, results);
 }
 
 void Step::Impl::tell_update(std::vector<StepResult> results) {
@@ -478,9 +459,9 @@ void Step::Impl::forget() {
   taken.assign(taken.size(), std::nullopt);
   had_batch.assign(had_batch.size(), false);
   had_own.assign(had_own.size(), false);
-  batches_of_turn = batches_of_all = own_batches = 0;
+  batches_of_turn = batches_of_all = 0;
   is_due = false;
-  loss_sum.reset();
+  recorder->window() = {};
   claim->set_open(false);
 }
 
@@ -501,8 +482,8 @@ void Step::Impl::drop() {
 }
 
 void Step::Impl::read() {
-  for (const StepMetrics& record : unread.read(run.scaler->is_enabled(), *job.optimizers.front()))
-    each_observer([&](StepObserver& observer) { observer.on_step(record, 0); });
+  for (const ReadStep& step : recorder->read())
+    each_observer([&](StepObserver& observer) { observer.on_step(step.metrics, 0); });
 }
 
 Step::Step(Job job, Options options) : impl_(std::make_unique<Impl>(std::move(job), options)) {}
@@ -529,7 +510,7 @@ std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how)
     step.send_back(losses, how, ends, told, step.timer);
     seen.loss = step.last_loss = sum_of(losses);
     step.each_observer([&](StepObserver& one) { one.after_backward(seen); });
-    if (step.records()) add_up(step.loss_sum, step.last_loss);
+    if (step.records()) step.recorder->window().sums.add({.loss = step.last_loss, .examples = 1});
   }
   step.count(how, ends, /*is_own=*/true);
   return losses;
@@ -552,7 +533,7 @@ void Step::pass(const MicroBatch& how) {
       }
     step.count(how, ends, /*is_own=*/false);
     step.last_loss = at::zeros({});
-    if (step.records()) add_up(step.loss_sum, step.last_loss);
+    if (step.records()) step.recorder->window().sums.add({.loss = step.last_loss});
   });
 }
 
@@ -656,6 +637,7 @@ at::Tensor Step::input(const at::Tensor& from) const {
 const Precision& Step::precision() const { return impl_->run.precision; }
 int64_t Step::steps_taken() const { return impl_->steps; }
 profile::PhaseTimer& Step::phases() { return impl_->timer; }
+Recorder& Step::recorder() { return *impl_->recorder; }
 
 StepObserver::~StepObserver() = default;
 

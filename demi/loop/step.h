@@ -22,6 +22,8 @@
 
 namespace demi::loop {
 
+class Recorder;
+
 /// How a Step computes, clips, reads and reports.
 struct Options {
   /// Not given: that of demi::set_global_policy when the Step is made, which is fp32 by default. A
@@ -165,6 +167,8 @@ class DEMI_API Step {
   /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
   /// enter another phase here.
   profile::PhaseTimer& phases();
+  /// What it records of its steps, for loops that count more of a batch than its loss.
+  Recorder& recorder();
 
  private:
   /// What a batch computes: an output and its loss, or all losses at once.

@@ -3,7 +3,6 @@
 #include <ATen/Context.h>
 #include <ATen/core/Generator.h>
 #include <ATen/ops/scalar_tensor.h>
-#include <ATen/ops/stack.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 #include <c10/core/InferenceMode.h>
@@ -22,22 +21,18 @@
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"
 #include "demi/data/to_device.h"
-#include "demi/loop/metrics.h"
+#include "demi/loop/recorder.h"
 #include "demi/loop/region.h"
-#include "demi/loop/used_rates.h"
 #include "demi/train/agreement.h"
 #include "demi/train/bf16_agreement.h"
 #include "demi/train/evaluate.h"
+#include "demi/train/training_step.h"
 #include "demi/weights/weights.h"
 
 namespace demi::train {
 namespace {
 
 using profile::Phase;
-
-double learning_rate(const torch::optim::Optimizer& optimizer) {
-  return optimizer.param_groups().front().options().get_lr();
-}
 
 EvaluateOptions evaluate_options(const Setup& setup) {
   const TrainerOptions& options = setup.options;
@@ -65,7 +60,7 @@ bool differs_at_the_end_alone(const Progress& progress, const EpochShape& now, i
   if (progress.position == 0 || progress.position >= std::min(then.batches, now.batches))
     return false;
   const int64_t batch = progress.epoch.examples / progress.position;
-  return then.accumulate == now.accumulate && progress.window.examples == 0 &&
+  return then.accumulate == now.accumulate && progress.window.sums.examples == 0 &&
          progress.epoch.examples % progress.position == 0 && batch == batch_now &&
          std::abs(now.examples - then.examples) < batch &&
          std::abs(now.batches - then.batches) <= 1;
@@ -269,20 +264,19 @@ class Fit::Relay final : public StepObserver {
   Fit& fit_;
 };
 
-// Schedules step once the step is recorded, and steps are read with what the Trainer counts.
+// What the Trainer counts of a batch is recorded, and read when it is due.
 void Fit::make_step() {
-  loop::Job job = setup_.job();
-  job.schedules.clear();
-  step_.emplace(std::move(job), loop::Options{.precision = setup_.precision,
-                                              .device = options_.device,
-                                              .op_policy = options_.op_policy,
-                                              .accumulate = options_.accumulate,
-                                              .clip_norm = options_.clip_norm,
-                                              .guard_statistics = setup_.scaler.is_enabled() ||
-                                                                  setup_.has_norm_limit(),
-                                              .read_every = 0,
-                                              .steps_taken = progress_.step,
-                                              .synchronise_phases = options_.synchronise_phases});
+  schedules_ = setup_.schedules;
+  step_.emplace(setup_.job(), loop::Options{.precision = setup_.precision,
+                                            .device = options_.device,
+                                            .op_policy = options_.op_policy,
+                                            .accumulate = options_.accumulate,
+                                            .clip_norm = options_.clip_norm,
+                                            .guard_statistics = setup_.scaler.is_enabled() ||
+                                                                setup_.has_norm_limit(),
+                                            .read_every = 0,
+                                            .steps_taken = progress_.step,
+                                            .synchronise_phases = options_.synchronise_phases});
   step_->watch(std::make_shared<Relay>(*this));
   state_.set_step(&*step_);
 }
@@ -305,10 +299,12 @@ void Fit::begin() {
   if (progress_.window.is_open()) step_->reopen(resume_point_->statistics);
   // The sums of an open step are in those of rank 0.
   const bool holds_window = setup_.ranks.is_first();
-  each_sum(progress_.window.sums, [&](const char*, at::Tensor& sum) {
+  loop::Sums& sums = progress_.window.sums;
+  loop::each_sum(sums, [&](const char*, at::Tensor& sum) {
     if (sum.defined()) sum = holds_window ? sum.to(options_.device) : at::zeros_like(sum);
   });
-  if (!holds_window) progress_.window.examples = 0;
+  if (!holds_window) sums.examples = 0;
+  step_->recorder().window() = progress_.window;
   if (resume_point_->random) resume_point_->random();
   agree_on_seed(resume_point_->rank_seed);
   resume_point_.reset();
@@ -325,6 +321,7 @@ struct Fit::StepReport {
 // them may be what has thrown.
 void Fit::keep_after_exception(bool warns) {
   try {
+    count_step();
     read_records();
     state_.save_after_exception(stage_);
   } catch (const TrainingError& error) {
@@ -410,8 +407,8 @@ bool Fit::has_batch() const { return progress_.position < progress_.shape.batche
 
 void Fit::start_counting() {
   is_counting_ = true;
-  counted_ = window_start_ = Clock::now();
-  waited_before_ = timer().spent(Phase::data);
+  counted_ = Clock::now();
+  step_->recorder().start_clock();
 }
 
 void Fit::stop_counting() {
@@ -467,8 +464,8 @@ bool Fit::pass_without_batch() {
 
 // One batch; whether a step was taken after it.
 bool Fit::train_batch() {
-  const bool opens_window = !progress_.window.is_open();
-  if (opens_window) {
+  if (progress_.position % options_.accumulate == 0) {  // the first of its step
+    batches_in_step_ = shares_in_step_ = 0;
     setup_.ranks.seed(state_.rank_seed(), progress_.step);
     state_.begin_step();
   }
@@ -490,7 +487,9 @@ bool Fit::train_batch() {
   else
     losses = {step_->batch([&] { return one.forward(); },
                            [&](const at::Tensor& output) { return one.loss(output); }, how)};
-  one.add_to(progress_.window, losses);
+  step_->recorder().window().sums.add(one.sums(losses));
+  ++batches_in_step_;
+  shares_in_step_ += one.share();
   if (steps) {
     agree_on_step();
     take_step();
@@ -505,24 +504,25 @@ bool Fit::train_batch() {
 // backward, so what a rank does alone in between (an exception, a checkpoint) needs no other one.
 void Fit::agree_on_step() {
   if (!setup_.ranks.are_several()) return;
-  UnreadStep& window = progress_.window;
+  loop::Sums& sums = step_->recorder().window().sums;
   const bool stop = options_.should_stop && options_.should_stop();
   const bool save = state_.asks_to_save();
   // As many numbers on each: a rank without a batch has no sums.
   std::vector<double> numbers{stop ? 1.0 : 0.0, save ? 1.0 : 0.0,
-                              static_cast<double>(window.examples), window.batches, window.shares};
-  each_sum(window.sums, [&](const char*, const at::Tensor& sum) {
+                              static_cast<double>(sums.examples), batches_in_step_,
+                              shares_in_step_};
+  loop::each_sum(sums, [&](const char*, const at::Tensor& sum) {
     numbers.push_back(sum.defined() ? 1.0 : 0.0);
     numbers.push_back(sum.defined() ? sum.item<double>() : 0.0);
   });
   const std::vector<double> all = setup_.ranks.totals(std::move(numbers));
   stop_is_agreed_ = all[0] > 0;
   state_.agree_to_save(all[1] > 0);
-  window.examples = static_cast<int64_t>(all[2]);
+  sums.examples = static_cast<int64_t>(all[2]);
   // Means of batches of which some targets were ignored become the mean over all that were not.
   if (all[4] > 0 && all[3] != all[4]) scale_gradients(setup_, all[3] / all[4]);
   auto next = all.begin() + 5;
-  each_sum(window.sums, [&next](const char*, at::Tensor& sum) {
+  loop::each_sum(sums, [&next](const char*, at::Tensor& sum) {
     const bool is_there = *next++ > 0;
     const double total = *next++;
     if (is_there) sum = at::scalar_tensor(total, at::kDouble);
@@ -531,9 +531,7 @@ void Fit::agree_on_step() {
 
 void Fit::take_step() {
   stage_ = Stage::kInUpdate;
-  progress_.window.record.learning_rate = learning_rate(*options_.optimizers.front());
   step_->finish();
-  count_window_seconds(unread_.back().record);
 }
 
 // Copies of weights that a region of the caller's would keep until it ends.
@@ -541,34 +539,24 @@ static void drop_copies() {
   if (weights::mode() == weights::Mode::region) weights::drop();
 }
 
-// Recorded first: schedules and callbacks may throw.
-void Fit::on_update(const StepView& view) {
+// A step that the Step has taken, also where a schedule or a callback threw after it.
+void Fit::count_step() {
+  if (!step_ || step_->steps_taken() == progress_.step) return;
   drop_copies();
-  UnreadStep& window = progress_.window;
-  window.record.epoch = view.epoch;
-  window.record.step = view.step;
-  window.results = view.results;
-  unread_.push_back(std::exchange(window, {}));
   ++progress_.step;
   ++progress_.position;
   ++progress_.steps_since_read;
-  for (const auto& schedule : setup_.schedules) schedule->step();
-  for (const Watcher& one : setup_.watchers) one.observer->after_update(view);
 }
 
-void Fit::count_window_seconds(StepMetrics& record) {
-  const auto now = Clock::now();
-  const auto waited = timer().spent(Phase::data);
-  record.seconds += std::chrono::duration<double>(now - window_start_).count();
-  record.data_seconds += (waited - waited_before_).count();
-  window_start_ = now;
-  waited_before_ = waited;
+void Fit::on_update(const StepView& view) {
+  count_step();
+  for (const Watcher& one : setup_.watchers) one.observer->after_update(view);
 }
 
 // Until now, for the epoch and for an open window.
 void Fit::count_seconds() {
+  progress_.window = step_->recorder().window_until_now();
   const auto now = Clock::now();
-  if (progress_.window.is_open()) count_window_seconds(progress_.window.record);
   progress_.epoch.seconds += std::chrono::duration<double>(now - counted_).count();
   counted_ = now;
   for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i)
@@ -576,55 +564,26 @@ void Fit::count_seconds() {
         phases_before_[i] + timer().spent(static_cast<Phase>(i)).count();
 }
 
-namespace {
-
-// One copy from the device for all steps; empty if they have no such sum.
-std::vector<double> read_sums(const std::vector<UnreadStep>& steps, at::Tensor StepSums::*sum) {
-  if (!(steps.front().sums.*sum).defined()) return {};
-  std::vector<at::Tensor> scalars;
-  for (const UnreadStep& step : steps) scalars.push_back(step.sums.*sum);
-  const at::Tensor numbers = at::stack(scalars).to(c10::kCPU, c10::kDouble);
-  const auto* first = numbers.const_data_ptr<double>();
-  return {first, first + numbers.numel()};
-}
-
-}  // namespace
-
 // The steps that were not read, put into the history.
 std::vector<Fit::StepReport> Fit::read_records() {
-  std::vector<StepReport> told;
-  if (unread_.empty()) return told;
-  const auto loss = read_sums(unread_, &StepSums::loss);
-  const auto judged = read_sums(unread_, &StepSums::judged);
-  const auto correct = read_sums(unread_, &StepSums::correct);
-  const auto answers = read_sums(unread_, &StepSums::answers);
-  std::vector<const std::vector<StepResult>*> results;
-  for (const UnreadStep& step : unread_) results.push_back(&step.results);
-  const auto rates = loop::used_rates(*options_.optimizers.front(), results);
+  std::vector<StepReport> reports;
+  if (!step_ || step_->recorder().unread() == 0) return reports;
   History& history = progress_.history;
-  for (std::size_t i = 0; i < unread_.size(); ++i) {
-    UnreadStep& step = unread_[i];
-    StepMetrics& record = step.record;
-    if (!rates.empty()) record.learning_rate = rates[i];
-    const double count = answers.empty() ? static_cast<double>(step.examples) : answers[i];
-    record.loss = loss[i] / count;  // NaN of none
-    if (!correct.empty() && count > 0) record.accuracy = correct[i] / count;
-    loop::add_results(step.results, setup_.scaler.is_enabled(), record);
-    if (!correct.empty()) progress_.correct += static_cast<int64_t>(correct[i]);
-    progress_.answers += static_cast<int64_t>(count);
-    progress_.loss_sum += loss[i];
+  for (const loop::ReadStep& step : step_->recorder().read()) {
+    const StepMetrics& record = step.metrics;
+    progress_.correct += static_cast<int64_t>(step.correct);
+    progress_.answers += static_cast<int64_t>(step.answers);
+    progress_.loss_sum += step.loss;
     progress_.epoch.examples += step.examples;
     history.skipped_steps += record.skipped;
-    const double told_by = judged.empty() ? loss[i] : judged[i];
-    const bool bad = is_bad(record, std::isfinite(told_by), setup_.scaler.options());
+    const bool bad = is_bad(record, std::isfinite(step.judged), setup_.scaler.options());
     progress_.bad_steps_in_a_row = bad ? progress_.bad_steps_in_a_row + 1 : 0;
     if (progress_.bad_steps_in_a_row == 1) progress_.first_bad = record;
     history.steps.push_back(record);
-    told.push_back({record, progress_.epoch.examples});
+    reports.push_back({record, progress_.epoch.examples});
   }
-  unread_.clear();
   history.forget_all_but(options_.history_steps);
-  return told;
+  return reports;
 }
 
 void Fit::add_earlier(std::vector<StepMetrics> earlier) {
@@ -736,7 +695,7 @@ void Fit::save(bool is_best) {
   state_.save(is_best);  // counts until here
   const auto saving = Clock::now() - counted_;
   counted_ += saving;
-  window_start_ += saving;
+  step_->recorder().leave_out(saving);
 }
 
 void Fit::keep_open_epoch() {

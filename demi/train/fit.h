@@ -15,7 +15,6 @@
 #include "demi/train/fit_state.h"
 #include "demi/train/progress.h"
 #include "demi/train/setup.h"
-#include "demi/train/training_step.h"
 
 namespace demi::train {
 
@@ -58,6 +57,7 @@ class Fit {
   bool ends_step() const;
   bool pass_without_batch();
   void take_step();
+  void count_step();
   void on_update(const StepView& view);
   void require_same_on_ranks() const;
   void check_data() const;
@@ -73,7 +73,6 @@ class Fit {
   bool is_better(const EpochRecord& epoch, const Evaluation* best) const;
   void judge_early_stopping();
   void count_seconds();
-  void count_window_seconds(StepMetrics& record);
   BadSteps bad_steps() const { return {progress_.bad_steps_in_a_row, progress_.first_bad}; }
 
   struct StepReport;
@@ -94,10 +93,13 @@ class Fit {
   int64_t batches_ = 0;
   Progress progress_;
   std::optional<ResumePoint> resume_point_;  // until the first batch
-  std::vector<UnreadStep> unread_;
   FitState state_;
   class Relay;
-  std::optional<loop::Step> step_;  // from the first part on
+  std::vector<std::shared_ptr<optim::lr::Scheduler>> schedules_;  // of the Step
+  std::optional<loop::Step> step_;                                // from the first part on
+  /// With several ranks: of the open step's batches on this one, and of their targets the shares
+  /// that count.
+  double batches_in_step_ = 0, shares_in_step_ = 0;
   Stage stage_ = Stage::kBetweenBatches;
   bool stop_is_agreed_ = false;  // with several ranks
   bool is_begun_ = false;
@@ -106,8 +108,7 @@ class Fit {
   bool is_counting_ = false;  // the seconds of the epoch
   /// Of the epoch, before this object began to count.
   std::array<double, profile::kPhaseNames.size()> phases_before_{};
-  Clock::time_point counted_, window_start_;
-  profile::PhaseTimer::Seconds waited_before_{0};  // for data, when the window began
+  Clock::time_point counted_;
 };
 
 }  // namespace demi::train

@@ -239,6 +239,48 @@ TEST(OddMoment, AStepThatWasTakenIsInTheHistory) {
   EXPECT_TRUE(torch::equal(stopped.weight(), whole.weight()));
 }
 
+// Before the step that it reads is counted to its end.
+TEST(OddMoment, ACallbackMayTakeACheckpointAfterAnUpdate) {
+  struct Takes : Callback {
+    Trainer::Parts* parts = nullptr;
+    std::vector<double> steps;
+    void after_update(const StepView&) override {
+      steps.push_back(parts->checkpoint().numbers.at("progress").at("step"));
+    }
+  };
+  Small s, plain;
+  Trainer trainer = s.trainer({.epochs = 2});
+  const auto takes = std::make_shared<Takes>();
+  trainer.add(takes);
+  const Rows rows = s.loader();
+  Trainer::Parts parts(trainer, rows);
+  takes->parts = &parts;
+  while (parts.advance(100)) {
+  }
+  EXPECT_EQ(takes->steps, (std::vector<double>{1, 2, 3, 4}));
+  const History whole = plain.trainer({.epochs = 2}).fit(rows);
+  ASSERT_EQ(parts.history().steps.size(), 4U);
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(parts.history().steps[i].loss, whole.steps[i].loss);
+  EXPECT_TRUE(torch::equal(s.weight(), plain.weight()));
+}
+
+// The Trainer's next fit makes schedules of its own.
+TEST(OddMoment, APartKeepsItsSchedule) {
+  const Small s;
+  TrainerOptions options{.epochs = 2};
+  options.schedule = optim::lr::exponential(0.5);
+  Trainer trainer = s.trainer(options);
+  const Rows rows = s.loader();
+  Trainer::Parts parts(trainer, rows);
+  parts.advance(1);
+  const Trainer::Parts others(trainer, rows);
+  while (parts.advance(100)) {
+  }
+  ASSERT_EQ(parts.history().steps.size(), 4U);
+  EXPECT_DOUBLE_EQ(parts.history().steps[2].learning_rate, 0.1 * 0.25);
+  EXPECT_DOUBLE_EQ(parts.history().steps[3].learning_rate, 0.1 * 0.125);
+}
+
 TEST(OddMoment, ACallbackMayAddOthers) {
   class Counts : public Callback {
    public:

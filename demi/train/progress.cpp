@@ -32,7 +32,7 @@ void each_count(Any& progress, const Visit& visit) {
   visit("answers", progress.answers);
   visit("skipped_steps", progress.history.skipped_steps);
   visit("epoch_examples", progress.epoch.examples);
-  visit("window_examples", progress.window.examples);
+  visit("window_examples", progress.window.sums.examples);
   visit("batches", progress.shape.batches);
   visit("examples", progress.shape.examples);
   visit("accumulate", progress.shape.accumulate);
@@ -44,8 +44,8 @@ void each_number(Any& progress, const Visit& visit) {
   visit("epoch_seconds", progress.epoch.seconds);
   for (std::size_t i = 0; i < profile::kPhaseNames.size(); ++i)
     visit(phase_key(i), progress.epoch.phase_seconds[i]);
-  visit("window_seconds", progress.window.record.seconds);
-  visit("window_data_seconds", progress.window.record.data_seconds);
+  visit("window_seconds", progress.window.seconds);
+  visit("window_data_seconds", progress.window.data_seconds);
 }
 
 // The history need not hold it. Older versions did not write it: it is the oldest that they had.
@@ -103,7 +103,7 @@ void write(const Progress& progress, checkpoint::Checkpoint& to, int64_t most) {
   numbers["in_epoch"] = progress.in_epoch ? 1 : 0;
   if (progress.history.best_epoch)
     numbers["best_epoch"] = static_cast<double>(*progress.history.best_epoch);
-  each_sum(progress.window.sums, [&](const char* name, const at::Tensor& sum) {
+  loop::each_sum(progress.window.sums, [&](const char* name, const at::Tensor& sum) {
     if (sum.defined()) to.state[window_key(name)] = sum;
   });
   write_first_bad(progress, numbers);
@@ -134,12 +134,12 @@ Progress read_progress(const checkpoint::Checkpoint& from) {
   if (numbers.contains("best_epoch"))
     progress.history.best_epoch = state_count(numbers, "best_epoch", kResume);
   progress.epoch.epoch = std::max<int64_t>(progress.epochs_begun, 1);
-  StepSums& window = progress.window.sums;
-  each_sum(window, [&](const char* name, at::Tensor& sum) {
+  loop::Sums& window = progress.window.sums;
+  loop::each_sum(window, [&](const char* name, at::Tensor& sum) {
     sum = optional_tensor(from.state, window_key(name));
   });
   if (window.correct.defined() && !window.answers.defined())
-    window.answers = at::full({}, progress.window.examples, at::kLong);
+    window.answers = at::full({}, window.examples, at::kLong);
   read_columns(from.state, progress.history);
   read_first_bad(numbers, progress);
   return progress;

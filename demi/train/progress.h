@@ -3,8 +3,8 @@
 #include <cstdint>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/loop/recorder.h"
 #include "demi/train/history.h"
-#include "demi/train/training_step.h"
 
 namespace demi::train {
 
@@ -31,8 +31,8 @@ struct Progress {
   double loss_sum = 0;    // over these
   EpochRecord epoch;      // the present one, as far as it goes
   History history;
-  /// The step whose batches are being accumulated; its seconds are those before `advance`.
-  UnreadStep window;
+  /// The step whose batches are being accumulated, as it was when seconds were counted last.
+  loop::Window window;
   EpochShape shape;
 
   /// The best validation so far; none without one.

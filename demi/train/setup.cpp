@@ -25,7 +25,7 @@ void Setup::make_schedules() {
   schedules.clear();
   if (!options.schedule && !options.momentum_schedule) return;
   for (const auto& optimizer : options.optimizers)
-    schedules.push_back(std::make_unique<optim::lr::Scheduler>(*optimizer, options.schedule,
+    schedules.push_back(std::make_shared<optim::lr::Scheduler>(*optimizer, options.schedule,
                                                                options.momentum_schedule));
 }
 

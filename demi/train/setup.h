@@ -32,8 +32,8 @@ struct Setup {
   Ranks ranks = {};
   /// One an optimizer, if the ranks share their states; else none.
   std::vector<std::unique_ptr<distributed::ShardedOptimizerState>> shards = {};
-  /// One an optimizer, or none; each fit has its own.
-  std::vector<std::unique_ptr<optim::lr::Scheduler>> schedules;
+  /// One an optimizer, or none; each fit has its own, and keeps them.
+  std::vector<std::shared_ptr<optim::lr::Scheduler>> schedules;
   std::list<Watcher> watchers;  // one may add another while they are called
 
   /// Whether a fit, or a checkpoint, has set the averages going.

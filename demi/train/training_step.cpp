@@ -106,18 +106,12 @@ void BatchInTraining::penalise(at::Tensor& loss) const {
   if (penalty.defined()) loss = loss + penalty;
 }
 
-void BatchInTraining::add_to(UnreadStep& window, const std::vector<at::Tensor>& losses) {
+loop::Sums BatchInTraining::sums(const std::vector<at::Tensor>& losses) {
   for (const at::Tensor& loss : losses) add_up(sums_.loss, loss);
-  const int64_t examples = data::examples_of(batch_);
+  sums_.examples = data::examples_of(batch_);
   for (at::Tensor* mean : {&sums_.loss, &sums_.judged})
-    if (mean->defined()) *mean = sum_over(*mean, sums_.answers, examples);
-  add_up(window.sums.loss, sums_.loss);
-  add_up(window.sums.judged, sums_.judged);
-  add_up(window.sums.correct, sums_.correct);
-  add_up(window.sums.answers, sums_.answers);
-  window.examples += examples;
-  window.batches += 1;
-  window.shares += share_;
+    if (mean->defined()) *mean = sum_over(*mean, sums_.answers, sums_.examples);
+  return std::move(sums_);
 }
 
 void scale_gradients(const Setup& setup, double factor) {
