@@ -270,10 +270,7 @@ void Session::on_resume(const settings::RunSpec& run, const train::History& hist
   say_that_it_resumes(run, history);
 }
 
-bool Session::should_stop() {
-  return stop_signal() != 0 ||
-         (stop_after_minutes_ > 0 && minutes_running() >= stop_after_minutes_);
-}
+bool Session::should_stop() { return asks_to_stop(stop_after_minutes_); }
 
 int Session::save_requests() { return files_ ? cli::save_requests() : 0; }
 

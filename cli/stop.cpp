@@ -61,8 +61,9 @@ void start_clock() { began = Clock::now(); }
 
 int stop_signal() { return noted.load(); }
 
-double minutes_running() {
-  return std::chrono::duration<double, std::ratio<60>>(Clock::now() - began).count();
+bool asks_to_stop(double limit) {
+  const std::chrono::duration<double, std::ratio<60>> minutes = Clock::now() - began;
+  return stop_signal() != 0 || (limit > 0 && minutes.count() >= limit);
 }
 
 int save_requests() { return saves_asked.load(); }

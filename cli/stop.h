@@ -23,8 +23,9 @@ int stop_signal();
 /// The program begins.
 void start_clock();
 
-/// Minutes since start_clock().
-double minutes_running();
+/// Whether training should end after this step: such a signal was noted, or `limit` minutes have
+/// passed since start_clock() (--stop-after; 0: no limit).
+bool asks_to_stop(double limit);
 
 /// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and continues.
 int save_requests();
