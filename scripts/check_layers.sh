@@ -100,7 +100,7 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
     to = module($3)
     if (($2 in is_public) && !($3 in is_public))
       complain($2 ": a public header includes " $3 ", which is not installed (PUBLIC of demi_module)")
-    if ($2 ~ /_test\.|testing|real_data|device_check/) {
+    if ($2 ~ /_test\.|testing|real_data/) {
       if (rank[library($3)] > rank[library($2)]) complain($2 " includes " $3 ", of a library above its own")
       next
     }

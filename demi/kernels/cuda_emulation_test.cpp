@@ -3,7 +3,7 @@
 #include <bit>
 #include <cmath>
 
-#include "demi/kernels/cuda/emulation.h"
+#include "demi/kernels/testing/emulation.h"
 #include "demi/kernels/testing/step_case.h"
 
 // The CUDA kernels' source, compiled for the host, against the reference path; and their launches

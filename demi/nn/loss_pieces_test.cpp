@@ -6,7 +6,7 @@
 
 #include <limits>
 
-#include "demi/kernels/cuda/emulation.h"
+#include "demi/kernels/testing/emulation.h"
 #include "demi/nn/loss_testing.h"
 
 namespace demi::nn {

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "demi/kernels/cuda/emulation.h"
+#include "demi/kernels/testing/emulation.h"
 #include "demi/step/backend.h"
 
 namespace demi::optim::testing {

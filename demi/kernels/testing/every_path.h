@@ -6,7 +6,7 @@
 #include <deque>
 #include <vector>
 
-#include "demi/kernels/cuda/emulation.h"
+#include "demi/kernels/testing/emulation.h"
 #include "demi/kernels/testing/step_case.h"
 
 namespace demi::kernels::testing {
