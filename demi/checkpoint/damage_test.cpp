@@ -7,6 +7,7 @@
 
 #include "demi/checkpoint/checkpoint_testing.h"
 #include "demi/checkpoint/fuzz_testing.h"
+#include "demi/checkpoint/header_testing.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/error.h"
 #include "demi/core/fuzz_testing.h"
@@ -106,19 +107,13 @@ TEST_F(DamagedCheckpoint, RefusesLongerFilesAndExchangedHalves) {
   }
 }
 
-std::string little_endian_length(uint64_t value) {
-  std::string bytes(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i) bytes[i] = static_cast<char>(value >> (8 * i));
-  return bytes;
-}
-
 class LyingHeader : public CheckpointFolder {
  protected:
   /// The complaint about a file with that header and 4 bytes of values. It may take no memory to
   /// speak of: what a header claims is checked before it is believed.
   std::string complaint(const std::string& header, uint64_t length) const {
     const fs::path file = folder_ / "x.safetensors";
-    write_bytes(file, little_endian_length(length) + header + std::string(4, '\0'));
+    write_bytes(file, header_length(length) + header + std::string(4, '\0'));
     std::string said = "no DataError";
     const int64_t kilobytes = peak_kilobytes_of([&] {
       try {

@@ -1,9 +1,9 @@
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <string_view>
 
+#include "demi/checkpoint/header_testing.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/fuzz_target_testing.h"
@@ -15,10 +15,8 @@ namespace demi::checkpoint {
 inline void fuzz_header(std::string_view bytes) {
   const std::size_t values = bytes.empty() ? 0 : static_cast<unsigned char>(bytes.front());
   bytes.remove_prefix(bytes.empty() ? 0 : 1);
-  std::string content(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    content[i] = static_cast<char>(uint64_t{bytes.size()} >> (8 * i));
-  load_safetensors(MemoryFile(content.append(bytes).append(std::string(values, '\0'))).path());
+  std::string content = header_length(bytes.size()).append(bytes);
+  load_safetensors(MemoryFile(content.append(std::string(values, '\0'))).path());
 }
 
 /// A manifest without its checksum. What was read can be written and read again.

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <iterator>
 
+#include "demi/checkpoint/header_testing.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/error.h"
 #include "demi/core/memory_testing.h"
@@ -40,10 +41,7 @@ class SafetensorsFile : public testing::Test {
 
   /// A file with that header and so many bytes of values.
   void write(const std::string& header, std::size_t values) const {
-    std::string content(8, '\0');
-    for (std::size_t i = 0; i < 8; ++i)
-      content[i] = static_cast<char>(uint64_t{header.size()} >> (8 * i));
-    write(content + header + std::string(values, '\0'));
+    write(header_length(header.size()) + header + std::string(values, '\0'));
   }
   std::string complaint() const {
     try {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
+#include "demi/checkpoint/header_testing.h"
 #include "demi/core/folder_testing.h"
 #include "demi/core/fuzz_target_testing.h"
 #include "demi/core/memory_file_testing.h"
@@ -31,10 +31,7 @@ inline void fuzz_model_texts(std::string_view bytes) {
                                 {"demi.precision", "fp32"},
                                 {"demi.config", settings::to_json(settings::Config())}}}};
   const std::string text = header.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  std::string content(8, '\0');
-  for (std::size_t i = 0; i < 8; ++i)
-    content[i] = static_cast<char>(std::uint64_t{text.size()} >> (8 * i));
-  workload::read_model_texts(MemoryFile(content + text).path());
+  workload::read_model_texts(MemoryFile(checkpoint::header_length(text.size()) + text).path());
 }
 
 inline constexpr FuzzTarget kFuzzTargets[] = {{"run_config", fuzz_run_config},
