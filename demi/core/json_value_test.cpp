@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 
+#include <map>
 #include <set>
 #include <string>
 #include <vector>
@@ -37,6 +38,47 @@ TEST(JsonValue, GivesWhatIsThere) {
   EXPECT_EQ(all.at("l").get<std::set<int32_t>>(), (std::set<int32_t>{1, 3}));
   EXPECT_EQ(all.value("none", std::string("absent")), "absent");
   EXPECT_EQ(all.value("n", int64_t{7}), -3);
+}
+
+TEST(JsonValue, FindsMembersOneByOneAndAll) {
+  const nlohmann::json document =
+      read_json(R"({"null": null, "one": {"b": [1, 2]}, "counts": {"x": 1, "y": 2}})");
+  const JsonValue all(document);
+  EXPECT_FALSE(all.find("none"));
+  EXPECT_FALSE(all.find("null"));
+  const auto only = all.find("one")->only();
+  const JsonValue<>& value = only.second;
+  EXPECT_EQ(only.first, "b");
+  EXPECT_EQ(value.path(), "one.b");
+  EXPECT_EQ(value.size(), 2U);
+  using Counts = std::map<std::string, int>;
+  EXPECT_EQ(all.at("counts").get<Counts>(), (Counts{{"x", 1}, {"y", 2}}));
+  EXPECT_THAT([&] { all.only(); }, testing::ThrowsMessage<JsonError>(HasSubstr("one member")));
+  EXPECT_THAT([&] { value.members([](const std::string&, const JsonValue<>&) {}); },
+              testing::ThrowsMessage<JsonError>("one.b is [1,2], not an object"));
+}
+
+TEST(JsonValue, RefusesInTheWordsOfItsReader) {
+  const nlohmann::json document = read_json(R"({"n": 3})");
+  const JsonValue all(document), n = all.at("n");
+  EXPECT_EQ(n.whole(1, 3), 3);
+  EXPECT_THAT([&] { n.whole(4, 9); },
+              testing::ThrowsMessage<JsonError>("n is 3, not a whole number from 4 to 9"));
+  EXPECT_THAT([&] { n.refuse("is odd", "an even one"); },
+              testing::ThrowsMessage<JsonError>("n is odd; seen: 3; accepted: an even one"));
+}
+
+TEST(JsonValue, NamesTheEndOfALongPathWithoutControlCharacters) {
+  const nlohmann::json document = {{std::string(1000, 'a'), {{"b\x1b", 1}}}};
+  const JsonValue<> value = JsonValue(document).only().second.only().second;
+  try {
+    value.text();
+    ADD_FAILURE() << "it was read";
+  } catch (const JsonError& error) {
+    EXPECT_THAT(error.what(),
+                AllOf(testing::StartsWith("...aaa"), HasSubstr("a.b\\u001b is 1, not a text")));
+    EXPECT_LT(std::string(error.what()).size(), 300U);
+  }
 }
 
 TEST(JsonValue, RefusesWhatIsNoWholeNumberOfItsType) {
