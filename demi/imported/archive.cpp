@@ -61,8 +61,9 @@ void Archive::read_program(const std::string& name, const Record& record) {
   constants_[name] = read_stored_tensors(
       zip_, fmt::format("data/constants/{}_constants_config.json", name), "data/constants/");
   Source source{.file = path(), .record = record.name};
-  const nlohmann::json document = parse_json(source, zip_.text(record));
-  programs_.push_back(imported::read_program(Field(source, document), source, name));
+  programs_.push_back(read_document(source, zip_.text(record), [&](const Field& document) {
+    return imported::read_program(document, source, name);
+  }));
   for (const InputSpec& input : programs_.back().inputs)
     if (input.kind == InputKind::parameter || input.kind == InputKind::buffer ||
         input.kind == InputKind::constant)

@@ -15,7 +15,7 @@ constexpr int kDeepestGraph = 32;
 Graph read_graph_at(const Field& field, Source& source, int depth);
 
 c10::MemoryFormat read_memory_format(const Field& field) {
-  switch (field.integer()) {
+  switch (field.get<std::int64_t>()) {
     case 1:
       return c10::MemoryFormat::Contiguous;
     case 2:
@@ -30,12 +30,12 @@ c10::MemoryFormat read_memory_format(const Field& field) {
 }
 
 c10::Layout read_layout(const Field& field) {
-  if (field.integer() != 7) field.refuse("is not dense", "7, a strided layout");
+  if (field.get<std::int64_t>() != 7) field.refuse("is not dense", "7, a strided layout");
   return c10::Layout::Strided;
 }
 
 c10::Device read_device(const Field& field) {
-  const std::string& type = field["type"].text();
+  const std::string& type = field.at("type").text();
   // An index that the machine lacks does not matter: the run's device takes its place.
   if (type == "cpu") return c10::Device(c10::kCPU);
   if (type == "cuda") return c10::Device(c10::kCUDA);
@@ -45,8 +45,8 @@ c10::Device read_device(const Field& field) {
 
 Extent read_extent(const Field& field) {
   const auto [kind, value] = field.only();
-  if (kind == "as_int") return {.fixed = value.integer()};
-  if (kind == "as_expr") return {.expression = value["expr_str"].text()};
+  if (kind == "as_int") return {.fixed = value.get<std::int64_t>()};
+  if (kind == "as_expr") return {.expression = value.at("expr_str").text()};
   field.refuse("is no size", "as_int or as_expr");
 }
 
@@ -63,7 +63,7 @@ class ArgumentReader {
   Argument operator()(const Field& field) const {
     const auto [kind, value] = field.only();
     if (kind == "as_none") return {};
-    if (kind == "as_tensor" || kind == "as_custom_obj") return named(value["name"]);
+    if (kind == "as_tensor" || kind == "as_custom_obj") return named(value.at("name"));
     if (kind == "as_optional_tensor") return (*this)(value);
     if (kind.starts_with("as_sym_") && kind.ends_with("s"))
       return list(value, [this](const Field& one) { return symbolic(one); });
@@ -87,16 +87,17 @@ class ArgumentReader {
   }
 
   static std::optional<Argument> constant(std::string_view kind, const Field& value) {
-    if (kind == "as_int") return Argument{value.integer()};
-    if (kind == "as_float") return Argument{value.number()};
-    if (kind == "as_bool") return Argument{value.truth()};
+    if (kind == "as_int") return Argument{value.get<std::int64_t>()};
+    if (kind == "as_float") return Argument{number_of(value)};
+    if (kind == "as_bool") return Argument{value.get<bool>()};
     if (kind == "as_string") return Argument{value.text()};
     if (kind == "as_scalar_type") return Argument{read_dtype(value)};
     if (kind == "as_memory_format") return Argument{read_memory_format(value)};
     if (kind == "as_layout") return Argument{read_layout(value)};
     if (kind == "as_device") return Argument{read_device(value)};
     if (kind == "as_complex")
-      return Argument{c10::complex<double>(value["real"].number(), value["imag"].number())};
+      return Argument{
+          c10::complex<double>(number_of(value.at("real")), number_of(value.at("imag")))};
     return std::nullopt;
   }
 
@@ -111,7 +112,7 @@ class ArgumentReader {
     if (kind == "as_ints") return list(value, [](const Field& one) { return integer(one); });
     if (kind == "as_floats") return list(value, [](const Field& one) { return floating(one); });
     if (kind == "as_bools")
-      return list(value, [](const Field& one) { return Argument{one.truth()}; });
+      return list(value, [](const Field& one) { return Argument{one.get<bool>()}; });
     if (kind == "as_strings")
       return list(value, [](const Field& one) { return Argument{one.text()}; });
     if (kind == "as_tensors") return list(value, by_name);
@@ -126,13 +127,13 @@ class ArgumentReader {
     return std::nullopt;
   }
 
-  static Argument integer(const Field& one) { return {one.integer()}; }
-  static Argument floating(const Field& one) { return {one.number()}; }
-  static Argument by_name(const Field& one) { return named(one["name"]); }
+  static Argument integer(const Field& one) { return {one.get<std::int64_t>()}; }
+  static Argument floating(const Field& one) { return {number_of(one)}; }
+  static Argument by_name(const Field& one) { return named(one.at("name")); }
 
   Argument graph(const Field& value) const {
-    return {SubGraph{value["name"].text(), std::make_shared<const Graph>(read_graph_at(
-                                               value["graph"], source_, depth_ + 1))}};
+    return {SubGraph{value.at("name").text(), std::make_shared<const Graph>(read_graph_at(
+                                                  value.at("graph"), source_, depth_ + 1))}};
   }
 
   Argument dictionary(const Field& value) const {
@@ -148,15 +149,15 @@ class ArgumentReader {
 };
 
 Node read_node(const Field& field, Source& source, int depth) {
-  Node node{.target = field["target"].text()};
+  Node node{.target = field.at("target").text()};
   if (const std::optional<Field> name = field.find("name")) node.name = name->text();
   const std::string outside =
       std::exchange(source.inside, fmt::format("node {} ({})", node.name, node.target));
   const ArgumentReader read(source, depth);
-  field["inputs"].each([&](const Field& input) {
-    node.inputs.push_back({input["name"].text(), read(input["arg"])});
+  field.at("inputs").each([&](const Field& input) {
+    node.inputs.push_back({input.at("name").text(), read(input.at("arg"))});
   });
-  field["outputs"].each([&](const Field& output) { node.outputs.push_back(read(output)); });
+  field.at("outputs").each([&](const Field& output) { node.outputs.push_back(read(output)); });
   if (const std::optional<Field> metadata = field.find("metadata"))
     node.place = read_python_place(*metadata);
   source.inside = outside;
@@ -167,11 +168,11 @@ Graph read_graph_at(const Field& field, Source& source, int depth) {
   if (depth > kDeepestGraph) field.refuse("is nested too deep", "at most 32 graphs");
   Graph graph;
   const ArgumentReader read(source, depth);
-  field["inputs"].each([&](const Field& input) { graph.inputs.push_back(read(input)); });
-  field["outputs"].each([&](const Field& output) { graph.outputs.push_back(read(output)); });
-  field["nodes"].each(
+  field.at("inputs").each([&](const Field& input) { graph.inputs.push_back(read(input)); });
+  field.at("outputs").each([&](const Field& output) { graph.outputs.push_back(read(output)); });
+  field.at("nodes").each(
       [&](const Field& node) { graph.nodes.push_back(read_node(node, source, depth)); });
-  const Field tensors = field["tensor_values"];
+  const Field tensors = field.at("tensor_values");
   for (const Argument& input : graph.inputs)
     if (const auto* value = input.as<ValueName>())
       if (const std::optional<Field> meta = tensors.find(value->name))
@@ -179,7 +180,7 @@ Graph read_graph_at(const Field& field, Source& source, int depth) {
   for (const Argument& output : graph.outputs)
     if (const auto* value = output.as<ValueName>())
       if (const std::optional<Field> meta = tensors.find(value->name))
-        graph.output_sizes.emplace(value->name, read_extents((*meta)["sizes"]));
+        graph.output_sizes.emplace(value->name, read_extents((*meta).at("sizes")));
   return graph;
 }
 
@@ -199,18 +200,18 @@ c10::ScalarType read_dtype(const Field& field) {
       {29, ScalarType::Float8_e4m3fn}, {30, ScalarType::Float8_e5m2},
       {34, ScalarType::UInt32},        {35, ScalarType::UInt64},
   };
-  const auto found = kTypes.find(field.integer());
+  const auto found = kTypes.find(field.get<std::int64_t>());
   if (found == kTypes.end()) field.refuse("is no dtype that is known here", "1 to 13, 28 to 35");
   return found->second;
 }
 
 TensorMeta read_tensor_meta(const Field& field) {
-  read_layout(field["layout"]);
-  TensorMeta meta{.dtype = read_dtype(field["dtype"]),
-                  .sizes = read_extents(field["sizes"]),
-                  .strides = read_extents(field["strides"]),
-                  .offset = read_extent(field["storage_offset"]),
-                  .requires_grad = field["requires_grad"].truth()};
+  read_layout(field.at("layout"));
+  TensorMeta meta{.dtype = read_dtype(field.at("dtype")),
+                  .sizes = read_extents(field.at("sizes")),
+                  .strides = read_extents(field.at("strides")),
+                  .offset = read_extent(field.at("storage_offset")),
+                  .requires_grad = field.at("requires_grad").get<bool>()};
   if (meta.sizes.size() != meta.strides.size() || meta.sizes.size() > 64)
     field.refuse("has other dimensions than strides, or too many", "at most 64, one stride each");
   return meta;

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::int64_t kSchemaMajor = 8;
 
-std::string name_in(const Field& spec) { return spec["arg"]["name"].text(); }
+std::string name_in(const Field& spec) { return spec.at("arg").at("name").text(); }
 
 InputSpec read_user_input(const Field& spec, Source& source) {
-  Argument argument = read_argument(spec["arg"], source);
+  Argument argument = read_argument(spec.at("arg"), source);
   if (const auto* value = argument.as<ValueName>()) return {.name = value->name};
   return {.kind = InputKind::fixed, .value = std::move(argument)};
 }
@@ -29,22 +29,22 @@ InputSpec read_input(const Field& field, Source& source) {
   if (kind == "parameter")
     return {.kind = InputKind::parameter,
             .name = name_in(spec),
-            .target = spec["parameter_name"].text()};
+            .target = spec.at("parameter_name").text()};
   if (kind == "buffer")
     return {.kind = InputKind::buffer,
             .name = name_in(spec),
-            .target = spec["buffer_name"].text(),
-            .persistent = spec["persistent"].truth()};
+            .target = spec.at("buffer_name").text(),
+            .persistent = spec.at("persistent").get<bool>()};
   if (kind == "tensor_constant")
     return {.kind = InputKind::constant,
             .name = name_in(spec),
-            .target = spec["tensor_constant_name"].text()};
+            .target = spec.at("tensor_constant_name").text()};
   if (kind == "constant_input")
-    return {.kind = InputKind::fixed, .value = read_argument(spec["value"], source)};
+    return {.kind = InputKind::fixed, .value = read_argument(spec.at("value"), source)};
   if (kind == "custom_obj")
     return {.kind = InputKind::custom_object,
             .name = name_in(spec),
-            .target = spec["custom_obj_name"].text()};
+            .target = spec.at("custom_obj_name").text()};
   if (kind == "token") return {.kind = InputKind::token, .name = name_in(spec)};
   field.refuse("is an input of an unknown kind", "what schema 8 of PyTorch's export has");
 }
@@ -53,11 +53,11 @@ OutputSpec read_output(const Field& field, Source& source) {
   const auto [kind, spec] = field.only();
   if (kind == "user_output")
     return {.kind = OutputKind::user,
-            .value = read_argument(spec["arg"], source),
-            .is_tensor = spec["arg"].only().first == "as_tensor"};
+            .value = read_argument(spec.at("arg"), source),
+            .is_tensor = spec.at("arg").only().first == "as_tensor"};
   const auto written = [&, &output = spec](OutputKind which, std::string_view target) {
     return OutputSpec{
-        .kind = which, .value = {ValueName{name_in(output)}}, .target = output[target].text()};
+        .kind = which, .value = {ValueName{name_in(output)}}, .target = output.at(target).text()};
   };
   if (kind == "loss_output") return {.kind = OutputKind::loss, .value = {ValueName{name_in(spec)}}};
   if (kind == "buffer_mutation") return written(OutputKind::buffer, "buffer_name");
@@ -70,8 +70,8 @@ OutputSpec read_output(const Field& field, Source& source) {
 
 Field main_call(const Field& graph_module) {
   std::optional<Field> found;
-  graph_module["module_call_graph"].each([&](const Field& entry) {
-    if (!found && entry["fqn"].text().empty()) found = entry.find("signature");
+  graph_module.at("module_call_graph").each([&](const Field& entry) {
+    if (!found && entry.at("fqn").text().empty()) found = entry.find("signature");
   });
   if (!found) graph_module.refuse("has no signature of forward", "module_call_graph with one");
   return *found;
@@ -82,8 +82,8 @@ std::map<std::string, SymbolRange> read_ranges(const Field& field) {
   field.members([&](const std::string& symbol, const Field& range) {
     SymbolRange limits{std::numeric_limits<std::int64_t>::min(),
                        std::numeric_limits<std::int64_t>::max()};
-    if (const auto least = range.find("min_val")) limits.least = least->integer();
-    if (const auto most = range.find("max_val")) limits.most = most->integer();
+    if (const auto least = range.find("min_val")) limits.least = least->get<std::int64_t>();
+    if (const auto most = range.find("max_val")) limits.most = most->get<std::int64_t>();
     ranges.emplace(symbol, limits);
   });
   return ranges;
@@ -175,30 +175,33 @@ void check_outputs(const Field& field, const Program& program) {
 }  // namespace
 
 Program read_program(const Field& field, Source& source, const std::string& name) {
-  const std::int64_t major = field["schema_version"]["major"].integer();
+  const std::int64_t major = field.at("schema_version").at("major").get<std::int64_t>();
   if (major != kSchemaMajor)
-    field["schema_version"].refuse("is another one than is known here",
-                                   fmt::format("{}: export with PyTorch 2.9 or newer, or use a "
-                                               "demi that knows it",
-                                               kSchemaMajor));
-  const Field graph_module = field["graph_module"], call = main_call(graph_module);
-  Program program{.name = name, .graph = read_graph(graph_module["graph"], source)};
+    field.at("schema_version")
+        .refuse("is another one than is known here",
+                fmt::format("{}: export with PyTorch 2.9 or newer, or use a "
+                            "demi that knows it",
+                            kSchemaMajor));
+  const Field graph_module = field.at("graph_module"), call = main_call(graph_module);
+  Program program{.name = name, .graph = read_graph(graph_module.at("graph"), source)};
   if (const auto version = field.find("torch_version")) program.torch_version = version->text();
   if (const auto verifiers = field.find("verifiers")) {
     program.is_training_dialect = false;
     verifiers->each(
         [&](const Field& one) { program.is_training_dialect |= one.text() == "TRAINING"; });
   }
-  graph_module["signature"]["input_specs"].each(
-      [&](const Field& spec) { program.inputs.push_back(read_input(spec, source)); });
-  graph_module["signature"]["output_specs"].each(
-      [&](const Field& spec) { program.outputs.push_back(read_output(spec, source)); });
-  program.in_spec = parse_tree_spec(call["in_spec"]);
-  program.out_spec = parse_tree_spec(call["out_spec"]);
+  graph_module.at("signature").at("input_specs").each([&](const Field& spec) {
+    program.inputs.push_back(read_input(spec, source));
+  });
+  graph_module.at("signature").at("output_specs").each([&](const Field& spec) {
+    program.outputs.push_back(read_output(spec, source));
+  });
+  program.in_spec = parse_tree_spec(call.at("in_spec"));
+  program.out_spec = parse_tree_spec(call.at("out_spec"));
   if (const auto names = call.find("forward_arg_names"))
     names->each([&](const Field& one) { program.argument_names.push_back(one.text()); });
-  program.ranges = read_ranges(field["range_constraints"]);
-  const Field graph = graph_module["graph"];
+  program.ranges = read_ranges(field.at("range_constraints"));
+  const Field graph = graph_module.at("graph");
   ValueCheck(graph).check(program.graph);
   check_inputs(graph, program);
   check_outputs(graph, program);

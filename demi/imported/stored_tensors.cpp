@@ -52,12 +52,12 @@ void check_place(const Field& field, const TensorMeta& meta, const Record& recor
 }
 
 StoredTensor read_one(const Field& field, const ZipArchive& archive, const std::string& folder) {
-  if (field["use_pickle"].truth())
+  if (field.at("use_pickle").get<bool>())
     field.refuse("is a tensor of a Python class of its own, which only a pickle holds",
                  "plain tensors: nothing of a file is unpickled here");
-  StoredTensor stored{.record = folder + field["path_name"].text(),
-                      .meta = read_tensor_meta(field["tensor_meta"]),
-                      .is_parameter = field["is_param"].truth()};
+  StoredTensor stored{.record = folder + field.at("path_name").text(),
+                      .meta = read_tensor_meta(field.at("tensor_meta")),
+                      .is_parameter = field.at("is_param").get<bool>()};
   const Record* record = archive.find(stored.record);
   if (record == nullptr) field.refuse("has no bytes in the archive", "a record " + stored.record);
   check_place(field, stored.meta, *record);
@@ -105,10 +105,10 @@ StoredTensors read_stored_tensors(const ZipArchive& archive, const std::string& 
   const Record* record = archive.find(config);
   if (record == nullptr) return tensors;
   const Source source{.file = archive.path(), .record = config};
-  const nlohmann::json document = parse_json(source, archive.text(*record));
-  const Field field(source, document);
-  field["config"].members([&](const std::string& name, const Field& one) {
-    if (one.find("tensor_meta")) tensors.emplace(name, read_one(one, archive, folder));
+  read_document(source, archive.text(*record), [&](const Field& document) {
+    document.at("config").members([&](const std::string& name, const Field& one) {
+      if (one.find("tensor_meta")) tensors.emplace(name, read_one(one, archive, folder));
+    });
   });
   return tensors;
 }

@@ -21,13 +21,13 @@ std::optional<TreeSpec::Kind> kind_named(std::string_view type) {
 }
 
 std::vector<TreeSpec::Key> read_keys(const Field& context) {
-  const nlohmann::json keys = parse_json(context.source(), context.text());
+  const nlohmann::json keys = read_json(context.text());
   std::vector<TreeSpec::Key> result;
-  Field(context.source(), keys, "the keys of a dict").each([&](const Field& key) {
+  Field(keys, context.path()).each([&](const Field& key) {
     if (key.is_text())
       result.emplace_back(key.text());
     else
-      result.emplace_back(key.integer());
+      result.emplace_back(key.get<std::int64_t>());
   });
   return result;
 }
@@ -35,7 +35,7 @@ std::vector<TreeSpec::Key> read_keys(const Field& context) {
 TreeSpec read_tree(const Field& field, int depth) {
   if (depth > kDeepestTree) field.refuse("is nested too deep", "at most 64 containers");
   const std::optional<Field> type = field.find("type");
-  const Field children = field["children_spec"];
+  const Field children = field.at("children_spec");
   if (!type) {
     if (children.size() != 0) children.refuse("belong to no container", "none");
     return {};
@@ -45,7 +45,7 @@ TreeSpec read_tree(const Field& field, int depth) {
     type->refuse("is a container that cannot be taken or returned here",
                  fmt::format("{}: let forward take and return these", kContainers));
   TreeSpec tree{.kind = *kind, .leaves = 0};
-  if (*kind == TreeSpec::Kind::dict) tree.keys = read_keys(field["context"]);
+  if (*kind == TreeSpec::Kind::dict) tree.keys = read_keys(field.at("context"));
   children.each([&](const Field& child) {
     tree.children.push_back(read_tree(child, depth + 1));
     tree.leaves += tree.children.back().leaves;
@@ -58,9 +58,9 @@ TreeSpec read_tree(const Field& field, int depth) {
 }  // namespace
 
 TreeSpec parse_tree_spec(const Field& text) {
-  const nlohmann::json document = parse_json(text.source(), text.text());
-  const Field field(text.source(), document, text.key());
-  if (field.size() != 2 || field.at(0).integer() != 1)
+  const nlohmann::json document = read_json(text.text());
+  const Field field(document, text.path());
+  if (field.size() != 2 || field.at(0).get<std::int64_t>() != 1)
     field.refuse("is of another version", "[1, {...}]");
   return read_tree(field.at(1), 0);
 }

@@ -23,7 +23,7 @@ struct TreeSpec {
   std::size_t leaves = 1;
 };
 
-/// Throws DataError for text of another form, and for a container that is none of tuple, list,
+/// Throws JsonError for text of another form, and for a container that is none of tuple, list,
 /// dict, OrderedDict, namedtuple: by its name.
 TreeSpec parse_tree_spec(const Field& text);
 
