@@ -14,7 +14,7 @@
 #include "demi/checkpoint/run_id.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"
-#include "demi/core/json.h"
+#include "demi/core/json_value.h"
 
 namespace demi::checkpoint {
 namespace {
@@ -48,73 +48,69 @@ ordered_json number_to_json(double value) {
   return fmt::format("nan:{:016x}", bits);
 }
 
-/// What a text that is no manifest throws; parse_manifest turns it into a DataError.
-struct FormatError {
-  std::string what, seen;
-};
-
-double number_from_json(const json& value) {
+double number_of(const JsonValue<>& value) {
   if (value.is_number()) return value.get<double>();
-  const auto& text = value.get_ref<const std::string&>();
+  const std::string_view text = value.is_text() ? value.text() : "";
   if (text == "inf") return std::numeric_limits<double>::infinity();
   if (text == "-inf") return -std::numeric_limits<double>::infinity();
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
-  const auto bits = from_hexadecimal<uint64_t>(
-      text.starts_with("nan:") ? std::string_view(text).substr(4) : std::string_view());
+  const auto bits = from_hexadecimal<uint64_t>(text.starts_with("nan:") ? text.substr(4) : "");
   if (!bits || !std::isnan(std::bit_cast<double>(*bits)))
-    throw FormatError{"a number has another form", text};
+    value.refuse("is no number", "a number, inf, -inf, nan or nan:BITS");
   return std::bit_cast<double>(*bits);
 }
 
-uint32_t checksum_from_json(const json& value) {
-  const auto& text = value.get_ref<const std::string&>();
-  const auto checksum = from_hexadecimal<uint32_t>(text);
-  if (!checksum) throw FormatError{"a checksum has another form", text};
+StateDict numbers_of(const JsonValue<>& values) {
+  StateDict numbers;
+  values.members([&](const std::string& name, const JsonValue<>& value) {
+    numbers.emplace(name, number_of(value));
+  });
+  return numbers;
+}
+
+uint32_t checksum_of(const JsonValue<>& value) {
+  const auto checksum = from_hexadecimal<uint32_t>(value.text());
+  if (!checksum) value.refuse("is no checksum", "8 hexadecimal digits");
   return *checksum;
 }
 
-template <class Number>
-Number count_from_json(const json& value) {
-  if (!value.is_number_integer() || (!value.is_number_unsigned() && value.get<int64_t>() < 0) ||
-      value.get<uint64_t>() > static_cast<uint64_t>(INT64_MAX))
-    throw FormatError{"a count has another form", value.dump()};
-  return value.get<Number>();
+std::map<std::string, uint32_t> checksums_of(const JsonValue<>& values) {
+  std::map<std::string, uint32_t> checksums;
+  values.members([&](const std::string& name, const JsonValue<>& value) {
+    checksums.emplace(name, checksum_of(value));
+  });
+  return checksums;
 }
 
-const json& object(const json& value) {
-  if (!value.is_object()) throw FormatError{"an object has another form", value.dump()};
-  return value;
+int64_t count_of(const JsonValue<>& value, int64_t least = 0) {
+  return value.whole(least, std::numeric_limits<int64_t>::max());
 }
 
-Manifest manifest_from_json(const json& document) {
-  Manifest manifest{.step = count_from_json<int64_t>(document.at("step")),
-                    .demi = document.at("demi").get<std::string>(),
-                    .libtorch = document.at("libtorch").get<std::string>(),
-                    .numbers = {},
-                    .text = document.at("text").get<Metadata>(),
-                    .files = {},
-                    .run = document.value("run", std::string(kNoRunId))};
-  if (document.contains("parameters"))
-    manifest.parameters =
-        object(document.at("parameters")).get<std::map<std::string, ParameterGroups>>();
-  if (document.contains("keep")) manifest.keep = document.at("keep").get<bool>();
-  if (document.contains("scores"))
-    for (const auto& [name, score] : object(document.at("scores")).items())
-      manifest.scores.emplace(name, number_from_json(score));
-  for (const auto& [part, numbers] : object(document.at("numbers")).items())
-    for (StateDict& state = manifest.numbers[part];
-         const auto& [name, number] : object(numbers).items())
-      state.emplace(name, number_from_json(number));
-  for (const auto& [name, file] : object(document.at("files")).items()) {
+Manifest manifest_of(const JsonValue<>& document) {
+  if (const auto format = document.at("format"); format.text() != kKind)
+    format.refuse("is another kind", kKind);
+  count_of(document.at("format_version"), 1);
+  Manifest manifest{
+      .step = count_of(document.at("step")),
+      .demi = document.at("demi").text(),
+      .libtorch = document.at("libtorch").text(),
+      .numbers = {},
+      .text = document.at("text").get<Metadata>(),
+      .files = {},
+      .run = document.value("run", std::string(kNoRunId)),
+      .parameters = document.value("parameters", std::map<std::string, ParameterGroups>()),
+      .keep = document.value("keep", false)};
+  if (const auto scores = document.find("scores")) manifest.scores = numbers_of(*scores);
+  document.at("numbers").members([&](const std::string& part, const JsonValue<>& numbers) {
+    manifest.numbers.emplace(part, numbers_of(numbers));
+  });
+  document.at("files").members([&](const std::string& name, const JsonValue<>& file) {
     FileRecord& record = manifest.files[name];
-    record.bytes = count_from_json<uint64_t>(file.at("bytes"));
-    record.checksum = checksum_from_json(file.at("crc32c"));
-    for (const auto& [tensor, checksum] : object(file.at("tensors")).items())
-      record.tensors.emplace(tensor, checksum_from_json(checksum));
-    if (!file.contains("texts")) continue;
-    for (const auto& [text, checksum] : object(file.at("texts")).items())
-      record.texts.emplace(text, checksum_from_json(checksum));
-  }
+    record.bytes = static_cast<uint64_t>(count_of(file.at("bytes")));
+    record.checksum = checksum_of(file.at("crc32c"));
+    record.tensors = checksums_of(file.at("tensors"));
+    if (const auto texts = file.find("texts")) record.texts = checksums_of(*texts);
+  });
   return manifest;
 }
 
@@ -193,15 +189,9 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
     fail("the file does not end with its checksum", body, text.substr(body), expected);
   if (!not_json.empty()) fail("the file is no manifest of a checkpoint", 0, not_json, kKind);
   try {
-    if (document.at("format") != json(kKind))
-      throw FormatError{"the kind is another", document.at("format").dump()};
-    if (count_from_json<int64_t>(document.at("format_version")) < 1)
-      throw FormatError{"the format's version is below 1", document.at("format_version").dump()};
-    return manifest_from_json(document);
-  } catch (const json::exception& error) {
+    return manifest_of(JsonValue<>(document));
+  } catch (const JsonError& error) {
     fail("the file is no manifest of a checkpoint", 0, error.what(), kKind);
-  } catch (const FormatError& error) {
-    fail(error.what, 0, error.seen, kKind);
   }
 }
 

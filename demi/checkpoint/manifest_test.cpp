@@ -57,7 +57,7 @@ TEST(Manifest, RefusesAVersionThatNeverWas) {
     std::string body = text.substr(0, text.rfind(",\n"));
     body.replace(body.find(version), version.size(), std::string("\"format_version\": ") + other);
     EXPECT_THAT(refusal(body + closing_of_manifest(body)),
-                HasSubstr(std::string("seen: ") + other));
+                HasSubstr(std::string("seen: format_version is ") + other));
   }
 }
 
@@ -86,7 +86,7 @@ TEST(Manifest, RefusesOtherContentsWithARightChecksum) {
   for (const char* sum : {"0", "\"0\"", "\"0000000g\"", "\"000000000\"", "\"\"", "null"})
     EXPECT_THAT(with("1", "{}", file("1", sum)), HasSubstr("manifest.json")) << sum;
   EXPECT_THAT(refusal(summed_up(R"({"format": "other", "format_version": 1)")),
-              HasSubstr("the kind is another"));
+              HasSubstr("format is another kind; seen: \"other\""));
   EXPECT_THAT(refusal(summed_up(R"({"format_version": 1)")), HasSubstr("no manifest"));
   EXPECT_THAT(refusal(summed_up("[1")), HasSubstr("manifest.json"));
   EXPECT_THAT(refusal(summed_up(std::string(100'000, '['))), HasSubstr("manifest.json"));
