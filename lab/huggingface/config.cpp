@@ -2,10 +2,13 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 
+#include "demi/core/json_value.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/json_file.h"
 
@@ -16,72 +19,51 @@ using models::GPTForm;
 using models::GPTOptions;
 using nlohmann::json;
 
-/// The entries of one config.json; null counts as absent, as in transformers.
+/// The entries of config.json; null counts as absent, as in transformers.
 class Entries {
  public:
-  explicit Entries(const std::filesystem::path& file) : wrong_{file}, json_(read_object(file)) {}
+  explicit Entries(const JsonValue<>& all) : all_(all) {}
 
-  const Wrong& wrong() const { return wrong_; }
-
-  const json* find(const char* name) const {
-    const auto found = json_.find(name);
-    return found == json_.end() || found->is_null() ? nullptr : &*found;
-  }
-
-  std::string text(const char* name, const std::string& absent) const {
-    const json* const value = find(name);
-    if (value && !value->is_string()) refuse_value(name, *value, "a text");
-    return value ? value->get<std::string>() : absent;
+  std::string text(const char* name) const {
+    const auto value = all_.find(name);
+    return value ? value->text() : "";
   }
 
   int64_t whole(const char* name, int64_t absent) const {
-    constexpr int64_t kMost = int64_t{1} << 31;
-    const json* const value = find(name);
-    if (!value) return absent;
-    const bool fits = value->is_number_integer() && value->get<double>() >= 1 &&
-                      value->get<double>() <= double(kMost);
-    if (!fits) refuse_value(name, *value, fmt::format("1 to {}", kMost));
-    return value->get<int64_t>();
+    const auto value = all_.find(name);
+    return value ? value->whole(int64_t{1}, int64_t{1} << 31) : absent;
   }
 
   double real(const char* name, double absent, double least = 0) const {
-    const json* const value = find(name);
-    return value ? real_of(name, *value, least) : absent;
-  }
-
-  double real_of(const char* name, const json& value, double least) const {
-    if (!value.is_number() || !(value.get<double>() >= least) ||
-        !std::isfinite(value.get<double>()))
-      refuse_value(name, value, fmt::format("a number of {} or more", least));
-    return value.get<double>();
+    const auto value = all_.find(name);
+    if (!value) return absent;
+    const double real = value->get<double>();
+    if (!(real >= least) || !std::isfinite(real))
+      value->refuse("is out of range", fmt::format("{} or more", least));
+    return real;
   }
 
   bool flag(const char* name, bool absent) const {
-    const json* const value = find(name);
-    if (value && !value->is_boolean()) refuse_value(name, *value, "true or false");
+    const auto value = all_.find(name);
     return value ? value->get<bool>() : absent;
   }
 
   /// Throws unless the entry is absent or one of these.
   void want(const char* name, std::initializer_list<json> accepted) const {
-    const json* const value = find(name);
-    if (!value) return;
+    const auto value = all_.find(name);
+    if (!value || std::ranges::find(accepted, value->json()) != accepted.end()) return;
     std::string list;
-    for (const json& one : accepted) {
-      if (*value == one) return;
-      list += (list.empty() ? "" : ", ") + one.dump();
-    }
-    refuse_value(name, *value, list.empty() ? "null, or no such entry" : list);
+    for (const json& one : accepted) list += (list.empty() ? "" : ", ") + one.dump();
+    value->refuse("is none that demi can follow", list.empty() ? "null, or no such entry" : list);
   }
 
-  [[noreturn]] void refuse_value(const char* name, const json& value,
-                                 const std::string& accepted) const {
-    wrong_(fmt::format("demi has no such {}", name), value.dump().substr(0, 100), accepted);
+  std::optional<Entries> inside(const char* name) const {
+    const auto value = all_.find(name);
+    return value ? std::optional<Entries>(*value) : std::nullopt;
   }
 
  private:
-  Wrong wrong_;
-  json json_;
+  JsonValue<> all_;
 };
 
 /// What transformers' defaults are is in its configuration_gpt2.py and configuration_llama.py.
@@ -102,22 +84,16 @@ GPTOptions gpt2_options(const Entries& entries) {
           .tied_head = entries.flag("tie_word_embeddings", true)};
 }
 
-bool is_default_rope(const json& rope) {
-  for (const char* name : {"rope_type", "type"})
-    if (rope.contains(name) && rope[name] != "default") return false;
-  return rope.value("partial_rotary_factor", json(1.0)) == 1.0;
-}
-
 /// rope_theta, or what transformers 5 writes in its place: rope_parameters.
 double rope_theta_of(const Entries& entries) {
-  const double theta = entries.real("rope_theta", 10000, 1);
-  for (const char* name : {"rope_scaling", "rope_parameters"}) {
-    const json* const rope = entries.find(name);
+  double theta = entries.real("rope_theta", 10000, 1);
+  for (const char* name : {"rope_parameters", "rope_scaling"}) {
+    const auto rope = entries.inside(name);
     if (!rope) continue;
-    if (!rope->is_object() || !is_default_rope(*rope))
-      entries.refuse_value(name, *rope, "null, or rope_type default");
-    if (rope->contains("rope_theta"))
-      return entries.real_of("rope_theta", rope->at("rope_theta"), 1);
+    rope->want("rope_type", {"default"});
+    rope->want("type", {"default"});
+    rope->want("partial_rotary_factor", {1.0});
+    theta = rope->real("rope_theta", theta, 1);
   }
   return theta;
 }
@@ -209,15 +185,21 @@ void require_form(const GPTOptions& o) {
 }  // namespace
 
 GPTOptions read_config(const std::filesystem::path& file) {
-  const Entries entries(file);
-  entries.want("quantization_config", {});
-  const std::string type = entries.text("model_type", "");
-  if (type != "gpt2" && type != "llama")
-    entries.wrong()("demi has no such model", type.empty() ? "no model_type" : type,
-                    "model_type gpt2 or llama");
-  const GPTOptions options = type == "gpt2" ? gpt2_options(entries) : llama_options(entries);
-  require_heads(options, entries.wrong());
-  return options;
+  const Wrong wrong{file};
+  const json document = read_object(file);
+  try {
+    const Entries entries{JsonValue<>(document)};
+    entries.want("quantization_config", {});
+    const std::string type = entries.text("model_type");
+    if (type != "gpt2" && type != "llama")
+      wrong("demi has no such model", type.empty() ? "no model_type" : type,
+            "model_type gpt2 or llama");
+    const GPTOptions options = type == "gpt2" ? gpt2_options(entries) : llama_options(entries);
+    require_heads(options, wrong);
+    return options;
+  } catch (const JsonError& error) {
+    wrong(error.what(), "", "");
+  }
 }
 
 std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64_t end) {

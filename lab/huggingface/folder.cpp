@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/core/json_value.h"
 #include "lab/huggingface/json_file.h"
 
 namespace demi::huggingface {
@@ -74,8 +75,8 @@ bool is_name_of_weights(const std::string& name) {
 std::map<std::string, std::string> read_index(const fs::path& file) {
   const json index = read_object(file);
   try {
-    return index.at("weight_map").get<std::map<std::string, std::string>>();
-  } catch (const json::exception& error) {
+    return JsonValue(index).at("weight_map").get<std::map<std::string, std::string>>();
+  } catch (const JsonError& error) {
     Wrong{file}("the index is damaged", error.what(), "weight_map: names of tensors and files");
   }
 }

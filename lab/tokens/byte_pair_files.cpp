@@ -44,7 +44,7 @@ std::pair<std::string, std::string> merge_of(std::string_view line, const Wrong&
 
 /// merges.txt: a merge a line, and a first line that may name the version.
 std::vector<std::pair<std::string, std::string>> read_merges(const fs::path& file) {
-  std::istringstream lines(content_of(file));
+  std::istringstream lines(lab::text_of(Wrong{file}, kTokenizerFiles));
   std::vector<std::pair<std::string, std::string>> merges;
   bool first = true;
   for (std::string line; std::getline(lines, line); first = false) {
@@ -158,8 +158,7 @@ void add_special_tokens(BytePairs& pairs, const fs::path& folder, bool is_whole)
 BytePairs of_tokenizer_json(const fs::path& file) {
   constexpr auto kAccepted = "one that the package tokenizers writes";
   const Wrong wrong{file};
-  const json all = parsed(file);
-  if (!all.is_object()) wrong("the file holds no tokenizer", all.type_name(), "an object");
+  const json all = object_in(file);
   const json& model = member_of(all, "model", wrong);
   try {
     want_rules_of_gpt2(all, model, wrong);
@@ -186,8 +185,9 @@ BytePairs read_byte_pairs(const std::filesystem::path& path) {
                           ? fs::exists(folder / "tokenizer.json")
                           : path.filename() != "vocab.json" && path.filename() != "merges.txt";
   if (is_one) return of_tokenizer_json(fs::is_directory(path) ? folder / "tokenizer.json" : path);
-  BytePairs pairs{.symbols = by_number(parsed(folder / "vocab.json"), Wrong{folder / "vocab.json"}),
-                  .merges = read_merges(folder / "merges.txt")};
+  BytePairs pairs{
+      .symbols = by_number(object_in(folder / "vocab.json"), Wrong{folder / "vocab.json"}),
+      .merges = read_merges(folder / "merges.txt")};
   try {
     add_special_tokens(pairs, folder, false);
   } catch (const json::exception& error) {

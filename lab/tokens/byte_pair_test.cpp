@@ -216,7 +216,7 @@ TEST_F(BytePairFile, SaysWhatItCannotRead) {
   EXPECT_THAT([&] { read_byte_pairs(folder_); }, ThrowsMessage<DataError>(HasSubstr("not JSON")));
   std::ofstream(folder_ / "tokenizer.json") << "[]";
   EXPECT_THAT([&] { read_byte_pairs(folder_); },
-              ThrowsMessage<DataError>(HasSubstr("holds no tokenizer")));
+              ThrowsMessage<DataError>(HasSubstr("no JSON object; seen: array")));
   std::ofstream(folder_ / "vocab.json") << R"({"a": 0, "b": 2})";
   EXPECT_THAT([&] { read_byte_pairs(folder_ / "vocab.json"); },
               ThrowsMessage<DataError>(HasSubstr("accepted: each of 0 to 1 once")));

@@ -19,11 +19,8 @@ constexpr auto kSaveAgain =
     "save it as tokenizer.json: transformers.AutoTokenizer.from_pretrained(FOLDER)"
     ".save_pretrained(OTHER)";
 
-json object_in(const fs::path& file) {
-  if (!fs::exists(file)) return json::object();
-  json all = parsed(file);
-  if (!all.is_object()) WrongTokenizer{file}("no JSON object", all.type_name(), "an object");
-  return all;
+json object_if_there(const fs::path& file) {
+  return fs::exists(file) ? object_in(file) : json::object();
 }
 
 /// Of a text, or of an object with one as `content`.
@@ -62,7 +59,7 @@ void want_class_of_gpt2(const json& config, const fs::path& folder) {
         "GPT2Tokenizer", kSaveAgain);
   }
   const fs::path file = folder / "config.json";
-  const json model = object_in(file).value("model_type", json());
+  const json model = object_if_there(file).value("model_type", json());
   if (!model.is_string()) return;
   for (const char* known : {"gpt2", "gpt_neo", "gptj", "gpt_bigcode", "llama"})
     if (model == known) return;
@@ -114,7 +111,7 @@ struct Entry {
 SpecialTokens read_special_tokens(const fs::path& folder, bool is_whole) {
   const WrongTokenizer in_config{folder / "tokenizer_config.json"},
       in_map{folder / "special_tokens_map.json"}, in_added{folder / "added_tokens.json"};
-  const json config = object_in(in_config.file), map = object_in(in_map.file);
+  const json config = object_if_there(in_config.path), map = object_if_there(in_map.path);
   if (!is_whole) want_class_of_gpt2(config, folder);
   for (const char* adds : {"add_bos_token", "add_eos_token", "split_special_tokens"})
     want(config, adds, {false}, in_config);
@@ -125,7 +122,7 @@ SpecialTokens read_special_tokens(const fs::path& folder, bool is_whole) {
   if (const json decoder = config.value("added_tokens_decoder", json()); decoder.is_object())
     for (const auto& [number, token] : decoder.items())
       collector.add(token_of(token, in_config), number_of(number, in_config));
-  const json added = object_in(in_added.file);
+  const json added = object_if_there(in_added.path);
   for (const auto& [text, number] : added.items())
     collector.add({.text = text}, number_of(number.dump(), in_added));
   const auto entry = [&](const char* name) -> Entry {

@@ -4,47 +4,10 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
-#include <optional>
-#include <utility>
-
-#include "demi/core/error.h"
-#include "demi/core/git_lfs.h"
-#include "demi/core/json.h"
 
 namespace demi::tokens {
 
 using nlohmann::json;
-
-void WrongTokenizer::operator()(const std::string& what, const std::string& seen,
-                                const std::string& accepted, const std::string& advice) const {
-  refuse<DataError>({.where = "tokens.read_byte_pairs",
-                     .what = file.string() + ": " + what,
-                     .seen = seen,
-                     .accepted = accepted,
-                     .advice = advice});
-}
-
-std::string content_of(const std::filesystem::path& file) {
-  const WrongTokenizer wrong{file};
-  constexpr auto kAccepted = "tokenizer.json, or vocab.json beside merges.txt";
-  std::optional<std::string> text = json_text(file);
-  if (!text)
-    wrong("the file cannot be read",
-          std::filesystem::exists(file) ? "an error of the system" : "no such file", kAccepted);
-  if (text->size() > kLongestJson)
-    wrong("the file is too long", fmt::format("more than {} bytes", kLongestJson), kAccepted);
-  if (is_git_lfs_pointer(*text))
-    wrong("the file is not there, only its name", kGitLfsPointer, kAccepted, kGitLfsAdvice);
-  return *std::move(text);
-}
-
-json parsed(const std::filesystem::path& file) {
-  try {
-    return read_json(content_of(file));
-  } catch (const JsonError& error) {
-    WrongTokenizer{file}("the file is not JSON", error.what(), "a JSON object");
-  }
-}
 
 void want(const json& object, const char* member, const json& accepted,
           const WrongTokenizer& wrong) {

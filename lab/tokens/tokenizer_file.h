@@ -2,23 +2,25 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
-#include <string>
+#include <string_view>
+#include <utility>
+
+#include "lab/json_file.h"
 
 namespace demi::tokens {
 
 /// Throws errors about one file.
-struct WrongTokenizer {
-  std::filesystem::path file;
-  [[noreturn]] void operator()(const std::string& what, const std::string& seen,
-                               const std::string& accepted, const std::string& advice = "") const;
+struct WrongTokenizer : lab::WrongFile {
+  explicit WrongTokenizer(std::filesystem::path path)
+      : WrongFile{std::move(path), "tokens.read_byte_pairs"} {}
 };
 
-/// The whole of a text file. Throws DataError: no such file, a failed read, git-lfs's pointer in
-/// its place.
-std::string content_of(const std::filesystem::path& file);
+inline constexpr auto kTokenizerFiles = "tokenizer.json, or vocab.json beside merges.txt";
 
-/// A JSON file. Throws DataError as content_of, and for other content.
-nlohmann::json parsed(const std::filesystem::path& file);
+/// A JSON object. Throws DataError: no such file, or something else.
+inline nlohmann::json object_in(const std::filesystem::path& file) {
+  return lab::object_of(WrongTokenizer{file}, kTokenizerFiles);
+}
 
 /// Throws unless the member is absent, null, or one of the accepted values.
 void want(const nlohmann::json& object, const char* member, const nlohmann::json& accepted,
