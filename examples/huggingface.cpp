@@ -57,10 +57,10 @@ int main(int argc, char** argv) {
   const auto tokens = torch::tensor(tokenizer->encode("to be, or not")).to(torch::kLong);
   const auto row = tokens.slice(0, 0, model.options.context + 1).unsqueeze(0).to(device);
   const auto input = row.slice(1, 0, -1), target = row.slice(1, 1).contiguous();
-  demi::optim::AdamW optimizer(network->parameters(), demi::optim::AdamWOptions(1e-3));
+  demi::optim::AdamW optimizer(network->parameters(), demi::optim::AdamWOptions(1e-2));
   demi::GradScaler scaler({.enabled = dtype == torch::kHalf});
   double first = 0, last = 0;
-  for (int step = 0; step < 30; ++step) {
+  for (int step = 0; step < 40; ++step) {
     optimizer.zero_grad();
     torch::Tensor loss;
     {
@@ -73,7 +73,7 @@ int main(int argc, char** argv) {
     last = loss.item<double>();
     if (step == 0) first = last;
   }
-  std::printf("loss %.3f -> %.3f in 30 steps\n", first, last);
+  std::printf("loss %.3f -> %.3f in 40 steps\n", first, last);
 
   network->to(torch::kCPU);
   model.weights =

@@ -18,14 +18,17 @@ namespace {
 using demi::data::ImageSet;
 using demi::data::Split;
 
-// Noise, and a bright row whose place is the class.
+// Noise, and bright stripes whose distance and direction are the class.
 ImageSet made_up(int64_t count) {
   ImageSet set{.images = torch::randint(100, {count, 1, 28, 28}).to(torch::kByte),
                .labels = torch::randint(10, {count}),
                .classes = demi::data::data_set("fashion-mnist").classes,
                .name = "made up"};
-  for (int64_t i = 0; i < count; ++i)
-    set.images[i][0][4 + 2 * set.labels[i].item<int64_t>()].fill_(255);
+  for (int64_t i = 0; i < count; ++i) {
+    const auto label = set.labels[i].item<int64_t>();
+    const torch::Tensor picture = set.images[i][0];
+    (label < 5 ? picture : picture.t()).slice(0, 0, 28, 2 + label % 5).fill_(255);
+  }
   return set;
 }
 
