@@ -11,8 +11,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <functional>
 #include <limits>
 #include <mutex>
 #include <string>
@@ -23,8 +21,6 @@
 #include "demi/data/to_device.h"
 #include "demi/loop/recorder.h"
 #include "demi/loop/region.h"
-#include "demi/train/agreement.h"
-#include "demi/train/bf16_agreement.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/training_step.h"
 #include "demi/weights/weights.h"
@@ -48,40 +44,6 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .group = setup.ranks.group()};
 }
 
-EpochShape shape_of(const data::Loader& training, int64_t batches, const TrainerOptions& options) {
-  return {batches, training.all_examples(), options.accumulate};
-}
-
-// Ranks leave examples out that they cannot share evenly, so another number of them may cut the
-// same data otherwise at its end: by less than a batch. What was read of the epoch says how large
-// that is.
-bool differs_at_the_end_alone(const Progress& progress, const EpochShape& now, int64_t batch_now) {
-  const EpochShape& then = progress.shape;
-  if (progress.position == 0 || progress.position >= std::min(then.batches, now.batches))
-    return false;
-  const int64_t batch = progress.epoch.examples / progress.position;
-  return then.accumulate == now.accumulate && progress.window.sums.examples == 0 &&
-         progress.epoch.examples % progress.position == 0 && batch == batch_now &&
-         std::abs(now.examples - then.examples) < batch &&
-         std::abs(now.batches - then.batches) <= 1;
-}
-
-void check_shape(const Progress& progress, const EpochShape& now,
-                 const std::function<int64_t()>& examples_of_a_batch) {
-  const EpochShape& then = progress.shape;
-  if (!progress.in_epoch || then == now) return;
-  if (differs_at_the_end_alone(progress, now, examples_of_a_batch())) return;
-  const auto text = [](const EpochShape& shape) {
-    return fmt::format("{} batches, {} examples, {} batches a step", shape.batches, shape.examples,
-                       shape.accumulate);
-  };
-  throw UsageError({.where = "train.Trainer.resume",
-                    .what = "the checkpoint is from the middle of an epoch of other batches",
-                    .seen = text(now),
-                    .accepted = text(then),
-                    .advice = "use the data, batch size and accumulation that it was saved with"});
-}
-
 // As torch::manual_seed set it.
 std::uint64_t seed_of_cpu() {
   at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
@@ -95,21 +57,14 @@ Fit::Fit(Setup& setup, const data::Loader& training, const data::Loader* validat
          std::optional<ResumePoint> resume_point)
     : setup_(setup),
       options_(setup.options),
-      training_(training),
-      validation_(validation),
-      epochs_(epochs),
+      data_(setup, training, validation, epochs),
       resume_point_(std::move(resume_point)),
       state_(setup, progress_, [this] {
         if (is_counting_) count_seconds();
       }) {
-  const bool uneven = setup.ranks.are_several() && options_.distributed.uneven_batches;
-  batches_ = uneven ? setup.ranks.greatest(training.batches()) : training.batches();
-  const EpochShape shape = shape_of(training, batches_, options_);
+  const EpochShape shape = data_.shape(options_);
   if (resume_point_) {
-    const int64_t ranks = setup.ranks.are_several() ? setup.ranks.group()->world_size() : 1;
-    const int64_t epoch = resume_point_->progress.epochs_begun - 1;
-    check_shape(resume_point_->progress, shape,
-                [&] { return training.batch(epoch, 0).target.size(0) * ranks; });
+    check_resumed(setup, data_, resume_point_->progress);
     progress_ = std::move(resume_point_->progress);
     phases_before_ = progress_.epoch.phase_seconds;
     find_best_epoch();
@@ -119,98 +74,11 @@ Fit::Fit(Setup& setup, const data::Loader& training, const data::Loader* validat
     progress_.shape.batches = std::min(progress_.shape.batches, shape.batches);  // as it was begun
   else
     progress_.shape = shape;
-  require_same_on_ranks();
-  require_shared_examples();
-  check_data();
-  require_same_weights("where the training begins");
+  require_same_on_ranks(setup, data_, progress_);
+  require_shared_examples(setup, data_);
+  check_data(setup, data_);
+  require_same_weights(setup, "where the training begins");
   for (const auto& optimizer : options_.optimizers) optimizer->zero_grad();
-}
-
-void Fit::check_data() const {
-  const auto require = [](bool good, const char* what, const std::string& seen,
-                          const char* accepted, const char* advice) {
-    if (!good)
-      throw UsageError({.where = "train.Trainer.fit",
-                        .what = what,
-                        .seen = seen,
-                        .accepted = accepted,
-                        .advice = advice});
-  };
-  require(training_.all_examples() > 0 && batches_ > 0, "there is nothing to train on",
-          fmt::format("{} examples in {} batches", training_.all_examples(), batches_),
-          "one batch or more", "a last batch that is left out (drop_last) may be the only one");
-  require(!validation_ || validation_->all_examples() > 0, "there is nothing to validate on",
-          "no examples", "one or more, or no validation", "");
-  require(validation_ || options_.early_stopping == 0,
-          "early stopping needs a validation, and there is none",
-          fmt::format("early_stopping {}", options_.early_stopping), "a validation, or 0",
-          "give fit() the data to validate on");
-  require(validation_ || !options_.checkpoints.keep_best || options_.checkpoints.folder.empty(),
-          "the best checkpoint is that of a validation, and there is none",
-          "checkpoints.keep_best true", "a validation, or false",
-          "give fit() the data to validate on");
-  if (validation_) check(setup_.network, "train.Trainer.fit");
-}
-
-// Before the first step: ranks that differ here would leave each other, or wait for each other.
-void Fit::require_same_on_ranks() const {
-  if (!setup_.ranks.are_several()) return;
-  std::string text = fmt::format("epochs {}\n", epochs_) + agreement_on(setup_);
-  text += fmt::format("{} batches of training\n{} examples of training\n", batches_,
-                      training_.all_examples());
-  text += fmt::format("validation {}\n",
-                      validation_ ? fmt::format("on {} examples", validation_->all_examples())
-                                  : std::string("none"));
-  text +=
-      fmt::format("begins after step {} of epoch {}, batch {}, with a sum of losses of {}\n",
-                  progress_.step, progress_.epochs_begun, progress_.position, progress_.loss_sum);
-  setup_.ranks.require_same("the training", text);
-  warn_if_ranks_differ(setup_);
-}
-
-// A loader that knows of no other rank gives each all examples: every rank would train on the same.
-void Fit::require_shared_examples() const {
-  if (!setup_.ranks.are_several()) return;
-  const auto examples = [](const data::Loader* loader) {
-    return loader ? static_cast<double>(loader->examples()) : 0;
-  };
-  const std::vector<double> sums =
-      setup_.ranks.totals({examples(&training_), examples(validation_)});
-  const int ranks = setup_.ranks.group()->world_size();
-  const auto require = [&](const data::Loader* loader, double sum, const char* of_what) {
-    if (!loader) return;
-    const int64_t all = loader->all_examples();
-    if (static_cast<double>(all) == sum) return;
-    throw UsageError(
-        {.where = "train.Trainer",
-         .what = fmt::format("the ranks do not share the examples of {}", of_what),
-         .seen = fmt::format("{} examples on {} ranks together", sum, ranks),
-         .accepted = fmt::format("{}, of which each rank has its own part", all),
-         .advice = "make the loader with OrderOptions::rank and world_size; a loader of your own "
-                   "says by all_examples() how many all ranks have together"});
-  };
-  require(&training_, sums[0], "training");
-  require(validation_, sums[1], "validation");
-  if (batches_ == 0)
-    throw UsageError({.where = "train.Trainer",
-                      .what = "there are fewer examples of training than ranks",
-                      .seen = fmt::format("{} for {} ranks",
-                                          training_.all_examples() + training_.left_out(), ranks),
-                      .accepted = "one example or more for each rank",
-                      .advice = "train on fewer ranks, or on more examples"});
-}
-
-// Whatever changed them on one rank alone (a callback, a file that was loaded, another machine's
-// arithmetic): the ranks would train different models from there on, and rank 0's would be saved.
-void Fit::require_same_weights(const std::string& when) const {
-  std::string rates;
-  for (std::size_t i = 0; i < options_.optimizers.size(); ++i) {
-    const auto& groups = options_.optimizers[i]->param_groups();
-    for (std::size_t g = 0; g < groups.size(); ++g)
-      rates += fmt::format("optimizer {}, group {}: learning rate {}\n", i, g,
-                           groups[g].options().get_lr());
-  }
-  setup_.ranks.require_same_weights(when, rates);
 }
 
 // A resumed run may have another rule.
@@ -345,7 +213,7 @@ bool Fit::advance(int64_t steps) try {
   const BackendsGuard backends(loop::backends_in(setup_.precision, options_.backends));
   if (!step_) make_step();
   begin();
-  while (progress_.in_epoch || (progress_.epochs_begun < epochs_ && !is_over())) {
+  while (progress_.in_epoch || (progress_.epochs_begun < data_.epochs && !is_over())) {
     if (!progress_.in_epoch) {
       if (progress_.step >= until) return true;
       begin_epoch();
@@ -386,7 +254,7 @@ void Fit::end() {
 void Fit::begin_epoch() {
   if (!setup_.network.module->is_training()) setup_.network.module->train();
   progress_.epoch = EpochRecord{.epoch = ++progress_.epochs_begun};
-  progress_.shape = shape_of(training_, batches_, options_);
+  progress_.shape = data_.shape(options_);
   progress_.position = 0;
   progress_.in_epoch = true;
   progress_.correct = progress_.answers = 0;
@@ -399,7 +267,7 @@ void Fit::begin_epoch() {
 void Fit::tell_epoch_begin() {
   const int64_t steps = steps_of(progress_.shape.batches, options_.accumulate);
   for (const Watcher& one : setup_.watchers)
-    if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, epochs_, steps);
+    if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, data_.epochs, steps);
 }
 
 // In the epoch, of a run that is not over.
@@ -469,10 +337,10 @@ bool Fit::train_batch() {
     setup_.ranks.seed(state_.rank_seed(), progress_.step);
     state_.begin_step();
   }
-  if (progress_.position >= training_.batches()) return pass_without_batch();
+  if (progress_.position >= data_.training.batches()) return pass_without_batch();
   timer().enter(Phase::data);
   const data::Batch batch = data::to_device(
-      training_.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
+      data_.training.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
   stage_ = Stage::kInBatch;
   state_.has_changed();
   const bool steps = ends_step();
@@ -623,8 +491,8 @@ void Fit::end_epoch() {
   warn_of_lost_mean();
   const bool was_stopped = progress_.history.stopped;
   if (!progress_.history.failed)
-    require_same_weights(fmt::format("at the end of epoch {}", epoch.epoch));
-  if (validation_ && !was_stopped && !progress_.history.failed) validate();
+    require_same_weights(setup_, fmt::format("at the end of epoch {}", epoch.epoch));
+  if (data_.validation && !was_stopped && !progress_.history.failed) validate();
   if (progress_.history.stopped && !was_stopped && !state_.is_kept()) keep_open_epoch();
   close_epoch();
 }
@@ -676,7 +544,7 @@ void Fit::validate() {
     averages.emplace(*setup_.average);
     drop_copies();
   }
-  Evaluation evaluation = evaluate(setup_.network, *validation_, evaluate_options(setup_));
+  Evaluation evaluation = evaluate(setup_.network, *data_.validation, evaluate_options(setup_));
   averages.reset();
   drop_copies();
   progress_.history.stopped = evaluation.stopped;

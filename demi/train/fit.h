@@ -12,6 +12,7 @@
 #include "demi/loop/step.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/train/divergence.h"
+#include "demi/train/fit_checks.h"
 #include "demi/train/fit_state.h"
 #include "demi/train/progress.h"
 #include "demi/train/setup.h"
@@ -59,10 +60,6 @@ class Fit {
   void take_step();
   void count_step();
   void on_update(const StepView& view);
-  void require_same_on_ranks() const;
-  void check_data() const;
-  void require_shared_examples() const;
-  void require_same_weights(const std::string& when) const;
   void agree_on_step();
   bool is_told_to_stop(bool step_done);
   void end_epoch();
@@ -86,11 +83,7 @@ class Fit {
 
   Setup& setup_;
   const TrainerOptions& options_;
-  const data::Loader& training_;
-  const data::Loader* validation_;  // none: null
-  const int64_t epochs_;
-  /// Of an epoch: this rank may have fewer than others, of which it takes the steps too.
-  int64_t batches_ = 0;
+  const FitData data_;
   Progress progress_;
   std::optional<ResumePoint> resume_point_;  // until the first batch
   FitState state_;
