@@ -8,12 +8,10 @@
 #include <torch/torch.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 #include <utility>
@@ -23,6 +21,7 @@
 #include "demi/optim/sgd.h"
 #include "demi/step/pending_step.h"
 #include "demi/weights/weights.h"
+#include "tests/random_calls.h"
 
 namespace demi {
 namespace {
@@ -30,25 +29,6 @@ namespace {
 using at::Tensor;
 using Shape = std::vector<std::int64_t>;
 using Tensors = std::vector<Tensor>;
-
-std::int64_t number_from(const char* variable, std::int64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text && *text ? std::stoll(text) : otherwise;
-}
-
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : engine_(seed) {}
-  int below(int n) { return static_cast<int>(engine_() % static_cast<std::uint64_t>(n)); }
-  bool chance(int percent) { return below(100) < percent; }
-  template <class T>
-  const T& of(const std::vector<T>& all) {
-    return all[below(static_cast<int>(all.size()))];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 // inner: the op itself is in no list, and is made of others that are cast to the low dtype.
 enum class Casts { low, fp32, promote, none, inner };
@@ -244,7 +224,6 @@ struct Holder : torch::nn::Cloneable<Holder> {
 enum class Kind { trained, held, opened, part, frozen, batch, activation, low, other_low };
 
 /// How often something took part in a call.
-using Counts = std::map<std::string, int>;
 
 /// One tensor in both worlds. Held twice, as a module holds a parameter, where it is a weight.
 class Source {
@@ -473,7 +452,7 @@ class Episode {
     while (!regions_.empty()) regions_.pop_back();
   }
 
-  void run(int calls) {
+  int run(int calls) {
     for (int i = 0; i < calls; ++i) {
       if (random_.chance(25)) change_region();
       if (random_.chance(25)) write();
@@ -484,6 +463,7 @@ class Episode {
       if (random_.chance(5)) step();
     }
     backward();
+    return calls_;
   }
 
  private:
@@ -511,7 +491,7 @@ class Episode {
     auto& known = sources_[shape];
     if (known.empty() || (known.size() < 3 && random_.chance(40)))
       known.push_back(std::make_unique<Source>(shape, random_));
-    return *known[random_.below(static_cast<int>(known.size()))];
+    return *known[random_.below(known.size())];
   }
 
   void call(const std::string& where) {
@@ -705,26 +685,10 @@ class Episode {
   Setting setting_;
   Tensors losses_[2];
   std::vector<Source*> used_;
-
- public:
-  int calls() const { return calls_; }
 };
 
 TEST(RandomAutocast, CallsAreTheCastsWrittenByHand) {
-  const auto wanted = number_from("DEMI_RANDOM_CALLS", 400);
-  auto seed = static_cast<std::uint64_t>(number_from("DEMI_RANDOM_SEED", 1));
-  int wrong = 0;
-  std::int64_t calls = 0;
-  Counts counts;
-  for (; calls < wanted && wrong < 10; ++seed) {
-    Episode episode(seed, wrong, counts);
-    episode.run(25);
-    calls += episode.calls();
-  }
-  std::cout << calls << " calls, " << wrong << " wrong";
-  for (const auto& [what, count] : counts) std::cout << "; " << what << " " << count;
-  std::cout << "\n";
-  EXPECT_EQ(wrong, 0);
+  expect_no_wrong_call<Episode>(400, 25);
   EXPECT_EQ(weights::stats().copies, 0);
 }
 

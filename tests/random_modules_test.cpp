@@ -7,11 +7,9 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
-#include <cstdlib>
 #include <map>
 #include <memory>
 #include <optional>
-#include <random>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -22,6 +20,7 @@
 #include "demi/autocast/autocast.h"
 #include "demi/nn/transformer_block.h"
 #include "tests/libtorch_replicas.h"
+#include "tests/random_calls.h"
 
 namespace demi::nn {
 namespace {
@@ -30,25 +29,6 @@ using at::Tensor;
 using torch::nn::Module;
 
 constexpr std::int64_t kWidth = 8;
-
-std::int64_t number_from(const char* variable, std::int64_t otherwise) {
-  const char* text = std::getenv(variable);
-  return text && *text ? std::stoll(text) : otherwise;
-}
-
-class Random {
- public:
-  explicit Random(std::uint64_t seed) : engine_(seed) {}
-  int below(std::size_t n) { return static_cast<int>(engine_() % n); }
-  bool chance(int percent) { return below(100) < percent; }
-  template <class T>
-  const T& of(const std::vector<T>& all) {
-    return all[static_cast<std::size_t>(below(all.size()))];
-  }
-
- private:
-  std::mt19937_64 engine_;
-};
 
 /// What a network is made of; containers have parts.
 enum class Kind {
@@ -260,8 +240,6 @@ void forget_values(const Nest& network) {
   const torch::NoGradGuard no_grad;
   for (const Tensor& p : network->parameters()) p.fill_(NAN);
 }
-
-using Counts = std::map<std::string, int>;
 
 /// One network and what is done to it.
 class Episode {
@@ -483,18 +461,7 @@ class Episode {
   bool is_used_ = true;
 };
 
-TEST(RandomModules, AreWhatAnEqualNetworkIs) {
-  const auto wanted = number_from("DEMI_RANDOM_CALLS", 320);
-  auto seed = static_cast<std::uint64_t>(number_from("DEMI_RANDOM_SEED", 1));
-  int wrong = 0;
-  std::int64_t calls = 0;
-  Counts counts;
-  for (; calls < wanted && wrong < 10; ++seed) calls += Episode(seed, wrong, counts).run(40);
-  std::cout << calls << " calls, " << wrong << " wrong";
-  for (const auto& [what, count] : counts) std::cout << "; " << what << " " << count;
-  std::cout << "\n";
-  EXPECT_EQ(wrong, 0);
-}
+TEST(RandomModules, AreWhatAnEqualNetworkIs) { expect_no_wrong_call<Episode>(320, 40); }
 
 }  // namespace
 }  // namespace demi::nn
