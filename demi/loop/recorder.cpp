@@ -79,18 +79,25 @@ void Recorder::count_seconds() {
   if (!unread_.empty()) add_seconds(unread_.back().known);
 }
 
-// One copy from the device for all steps; 0 for a step without such a sum.
+// 0 for a step without such a sum. One copy from the device for all steps.
 std::vector<double> Recorder::read_sums(at::Tensor Sums::*sum) const {
   std::vector<double> all(unread_.size());
-  std::vector<at::Tensor> scalars;
-  for (const Unread& step : unread_)
-    if (const at::Tensor& one = step.sums.*sum; one.defined())
-      scalars.push_back(scalars.empty() ? one : on_device_of(scalars.front(), one));
-  if (scalars.empty()) return all;
-  const at::Tensor numbers = at::stack(scalars).to(c10::kCPU, c10::kDouble);
-  const auto* next = numbers.const_data_ptr<double>();
-  for (std::size_t i = 0; i < all.size(); ++i)
-    if ((unread_[i].sums.*sum).defined()) all[i] = *next++;
+  std::vector<at::Tensor> on_device;
+  std::vector<std::size_t> places;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const at::Tensor& one = unread_[i].sums.*sum;
+    if (!one.defined()) continue;
+    if (one.is_cpu()) {
+      all[i] = one.item<double>();
+    } else {
+      on_device.push_back(on_device.empty() ? one : on_device_of(on_device.front(), one));
+      places.push_back(i);
+    }
+  }
+  if (on_device.empty()) return all;
+  const at::Tensor numbers = at::stack(on_device).to(c10::kCPU, c10::kDouble);
+  const auto* number = numbers.const_data_ptr<double>();
+  for (const std::size_t i : places) all[i] = *number++;
   return all;
 }
 
