@@ -67,7 +67,7 @@ int main(int argc, char** argv) {
   SpiralNet model;
   model->to(device);
   train::TrainerOptions options{.epochs = 5, .device = device};
-  options.precision = parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
+  options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.loss = hinge;
   options.metrics = {{"right side", [](const torch::Tensor& output, const torch::Tensor& label) {
                         return output.sign().eq(label).sum();
