@@ -50,7 +50,7 @@ ordered_json number_to_json(double value) {
 
 double number_of(const JsonValue<>& value) {
   if (value.is_number()) return value.get<double>();
-  const std::string_view text = value.is_text() ? value.text() : "";
+  const auto text = value.is_text() ? std::string_view(value.text()) : std::string_view();
   if (text == "inf") return std::numeric_limits<double>::infinity();
   if (text == "-inf") return -std::numeric_limits<double>::infinity();
   if (text == "nan") return std::numeric_limits<double>::quiet_NaN();
