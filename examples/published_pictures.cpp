@@ -55,10 +55,10 @@ int main(int argc, char** argv) {
 
   demi::models::FashionCNN model;
   model->to(device);
-  demi::TrainerOptions options{.epochs = 2, .device = device};
+  demi::TrainerOptions options{.epochs = 4, .device = device};
   options.precision = demi::parse_precision(dtype == torch::kHalf ? "fp16" : "bf16");
   options.optimizers = {
-      std::make_shared<demi::optim::AdamW>(model->parameters(), demi::optim::AdamWOptions(1e-2))};
+      std::make_shared<demi::optim::AdamW>(model->parameters(), demi::optim::AdamWOptions(3e-3))};
   const demi::train::History history = demi::Trainer(model, options).fit(training, &validation);
   const double accuracy = *history.epochs.back().validation->accuracy;
   std::printf("%s: loss %.3f, val_accuracy %.3f\n", training.set().name.c_str(),
