@@ -48,9 +48,9 @@ enum class Decides { tensors, result, training };
 
 /// A setting of a model's own.
 struct ModelSetting {
-  values::Setting<values::Texts> setting;
-  Decides decides = Decides::tensors;
-  std::string key = {};  // of the value in a model file
+  values::Setting<values::Texts> setting;  // over the values of ModelOptions::settings
+  Decides decides = Decides::tensors;      // what of the network
+  std::string key = {};                    // of the value in a model file
   /// Whether the setting does something in a network of those settings.
   std::function<bool(const values::Texts&)> counts = {};
   /// When it does: "with --block gpt2"; "": always.

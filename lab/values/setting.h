@@ -35,10 +35,11 @@ struct Setting {
 /// Values by their settings' names, each as its setting writes it.
 using Texts = std::map<std::string, std::string, std::less<>>;
 
+/// A bound of real numbers that have none. Ceilings of whole numbers keep sums and products of
+/// settings within 63 bits.
 inline constexpr double kInfinity = std::numeric_limits<double>::infinity();
-// Ceilings keep sums and products of settings within 63 bits.
-inline constexpr int64_t kMost = std::numeric_limits<int32_t>::max();
-inline constexpr int64_t kMostFeatures = int64_t{1} << 24;  // of a layer
+inline constexpr int64_t kMost = std::numeric_limits<int32_t>::max();  // of any
+inline constexpr int64_t kMostFeatures = int64_t{1} << 24;             // of a layer
 
 /// Throws UsageError: what is wrong with the text, what is accepted, what was meant.
 [[noreturn]] DEMI_API void wrong(std::string_view source, std::string_view what,
