@@ -143,7 +143,7 @@ std::vector<ReadStep> Recorder::read() {
     record.loss = step.loss / step.answers;  // NaN of none
     if (sums.correct.defined() && step.answers > 0) record.accuracy = step.correct / step.answers;
     add_results(unread_[i].results, scaler_.is_enabled(), record);
-    all.push_back(std::move(step));
+    all.push_back(step);
   }
   unread_.clear();
   return all;
