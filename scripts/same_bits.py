@@ -96,7 +96,7 @@ def train(program, command, folder, more=""):
 def settled(value):
     if isinstance(value, dict):
         return {name: settled(one) for name, one in value.items()
-                if not re.search("seconds|_ms|memory|bytes|per_second|folder|started|command|git|where|speed|time|rss|load|mfu|share|switches|flop", name)}
+                if not re.search("seconds|_ms|memory|bytes|per_second|folder|started|command|git|where|speed|time|rss|load|mfu|share|switches|flop|disturbed", name)}
     return [settled(one) for one in value] if isinstance(value, list) else value
 
 
