@@ -130,6 +130,19 @@ std::string text_of(const Value& network, const models::ModelSetting& own) {
   return network.value(own.key, absent.get<std::string>());
 }
 
+// Reads the settings of the model that the config names. Throws JsonError for a value that no run
+// has.
+void read_own_settings(const Value& network, settings::Config& config) {
+  for (const models::ModelSetting& own : models::find_model(config.model).settings) {
+    const std::string text = text_of(network, own);
+    try {
+      own.setting.set(config.model_settings, text, "network." + own.key);
+    } catch (const UsageError& error) {
+      throw JsonError(error.what());
+    }
+  }
+}
+
 ModelDescription description_of(const Value& json) {
   ModelDescription model;
   json.at("classes").get_to(model.classes);
@@ -143,9 +156,7 @@ ModelDescription description_of(const Value& json) {
   config.in = network.value("in", config.in);
   config.out = network.value("out", config.out);
   config.context = network.value("context", config.context);
-  if (!models::is_network_file(config.model))
-    for (const models::ModelSetting& own : models::find_model(config.model).settings)
-      own.setting.set(config.model_settings, text_of(network, own), "network." + own.key);
+  if (!models::is_network_file(config.model)) read_own_settings(network, config);
   json.at("loss").get_to(model.loss);
   json.at("precision").get_to(model.precision);
   json.at("average").get_to(model.is_average);

@@ -270,6 +270,10 @@ TEST_F(ModelFileTest, WithNumbersOfAnotherKindIsRefusedWithTheirPlace) {
   };
   texts["demi.config"] = settings::to_json(config_of(texts));
   EXPECT_THAT(with("\"hidden\":32", "\"hidden\":32.5"), HasSubstr("network.hidden is 32.5"));
+  EXPECT_THAT(with("\"hidden\":32", "\"hidden\":0"),
+              AllOf(HasSubstr("damaged"), HasSubstr("[network.hidden] too small; seen: 0")));
+  EXPECT_THAT(with("\"pool\":\"mean\"", "\"pool\":\"median\""),
+              HasSubstr("[network.pool] not accepted; seen: median"));
   EXPECT_THAT(with("\"hidden\":32", "\"hidden\":32,\"hidden\":32"),
               HasSubstr("network.hidden: the name stands twice"));
   EXPECT_THAT(with("\"max_length\":17", "\"max_length\":9223372036854775808"),
