@@ -1,4 +1,4 @@
-// Causal attention on a CPU, forward and backward, each way in the same run.
+// Causal attention on a CPU, forward and backward, each path in the same run.
 //
 //   attention_bench [ROWS HEADS TOKENS SIZE ROUNDS]      default: 2 12 1024 64 5
 //
@@ -21,7 +21,7 @@ using Clock = std::chrono::steady_clock;
 
 struct Contender {
   const char* name;
-  const char* way;  // of DEMI_ATTENTION
+  const char* path;  // of DEMI_ATTENTION
   at::ScalarType dtype;
   double dropout;
   bool is_emulated = false;  // without instructions for bf16
@@ -29,7 +29,7 @@ struct Contender {
 };
 
 at::Tensor run(Contender& of, const std::vector<at::Tensor>& numbers) {
-  setenv("DEMI_ATTENTION", of.way, 1);
+  setenv("DEMI_ATTENTION", of.path, 1);
   std::vector<at::Tensor> leaves;
   for (std::size_t i = 0; i < 3; ++i)
     leaves.push_back(numbers[i].to(of.dtype).detach().requires_grad_());

@@ -173,9 +173,9 @@ at::Tensor of_libtorch(const Documents& documents) {
   return at::cat(rows, 0);
 }
 
-/// Whether demi's own way is to run, not LibTorch's op.
-bool runs_here(const Problem& p, sdpa::Way way) {
-  return way != sdpa::Way::libtorch && kernels::cpu_kernels() &&
+/// Whether demi's own path is to run, not LibTorch's op.
+bool runs_here(const Problem& p, sdpa::Path path) {
+  return path != sdpa::Path::libtorch && kernels::cpu_kernels() &&
          products::is_ordinary({&p.q, &p.k, &p.v});
 }
 
@@ -197,8 +197,8 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   all.causal = o.causal;
   all.past = std::min(o.past, k.size(2));  // more is as all keys, and i + past would overflow
   all.scale = o.scale.value_or(1 / std::sqrt(double(q.size(3))));
-  const sdpa::Way way = sdpa::way_for(dtype);
-  const bool here = runs_here(all, way);
+  const sdpa::Path path = sdpa::path_for(dtype);
+  const bool here = runs_here(all, path);
   if (o.dropout > 0) {
     if (!here && o.dropout_seed)
       refuse({.where = "attention.attention",
@@ -211,7 +211,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
                                             : DropoutSeed{};
     all.dropout = {.p = o.dropout, .seed = seed.seed, .offset = seed.offset};
   }
-  return here ? differentiable(documents, way) : of_libtorch(documents);
+  return here ? differentiable(documents, path) : of_libtorch(documents);
 }
 
 }  // namespace demi

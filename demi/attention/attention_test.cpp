@@ -10,7 +10,7 @@
 #include "demi/attention/attention_testing.h"
 #include "demi/attention/dropout_mask.h"
 #include "demi/attention/in_region.h"
-#include "demi/attention/way.h"
+#include "demi/attention/path.h"
 #include "demi/core/error.h"
 #include "demi/core/instruction_set.h"
 #include "demi/profile/memory.h"
@@ -20,23 +20,23 @@ namespace {
 
 using testing::HasSubstr;
 
-// Each way against FP64, relative to the norm: FP32's rounding, that of the result to 16 bits once,
-// and that of each product to 16 bits.
-double bound_of(at::ScalarType dtype, const std::string& way) {
+// Each path against FP64, relative to the norm: FP32's rounding, that of the result to 16 bits
+// once, and that of each product to 16 bits.
+double bound_of(at::ScalarType dtype, const std::string& path) {
   if (dtype == torch::kDouble) return 1e-12;
   if (dtype == torch::kFloat) return 2e-6;
   const double digit = dtype == torch::kHalf ? 0x1p-11 : 0x1p-8;
-  return way == "blocks_16_bit" || way == "tiles" ? 4 * digit : 2 * digit;
+  return path == "blocks_16_bit" || path == "tiles" ? 4 * digit : 2 * digit;
 }
 
 void expect_written_out(const Operands& exact, const AttentionOptions& o, at::ScalarType dtype,
-                        const std::string& way) {
-  const Forced forced(way.c_str());
+                        const std::string& path) {
+  const Forced forced(path.c_str());
   const Operands given = exact.to(dtype);
   const auto want = written_out(exact, o), got = attention(given.q, given.k, given.v, o);
   EXPECT_EQ(got.scalar_type(), dtype);
   ASSERT_EQ(got.sizes(), want.sizes());
-  const double bound = bound_of(dtype, way);
+  const double bound = bound_of(dtype, path);
   EXPECT_LE(error_of(got, want), bound);
   const auto got_all = gradients(got, given.leaves()), want_all = gradients(want, exact.leaves());
   for (std::size_t i = 0; i < 3; ++i) {
@@ -47,12 +47,12 @@ void expect_written_out(const Operands& exact, const AttentionOptions& o, at::Sc
 
 struct Case {
   at::ScalarType dtype;
-  const char* way;
+  const char* path;
 };
 
-class EachWay : public testing::TestWithParam<Case> {};
+class EachPath : public testing::TestWithParam<Case> {};
 INSTANTIATE_TEST_SUITE_P(
-    Ways, EachWay,
+    Paths, EachPath,
     testing::Values(Case{torch::kDouble, "fused"}, Case{torch::kDouble, "blocks"},
                     Case{torch::kDouble, "libtorch"}, Case{torch::kFloat, "fused"},
                     Case{torch::kFloat, "blocks"}, Case{torch::kBFloat16, "fused"},
@@ -60,46 +60,46 @@ INSTANTIATE_TEST_SUITE_P(
                     Case{torch::kBFloat16, "blocks_16_bit"}, Case{torch::kHalf, "fused"},
                     Case{torch::kHalf, "blocks"}),
     [](const auto& info) {
-      return std::string(c10::toString(info.param.dtype)) + "_" + info.param.way;
+      return std::string(c10::toString(info.param.dtype)) + "_" + info.param.path;
     });
 
-TEST_P(EachWay, IsAttentionOfAnySize) {
+TEST_P(EachPath, IsAttentionOfAnySize) {
   // The last two have several blocks of queries, and of heads or of keys and features.
   for (const Shape& s : {Shape{}, Shape{1, 1, 1, 1, 1, 1, 1}, Shape{3, 2, 2, 5, 9, 7, 7},
                          Shape{1, 2, 2, 9, 5, 8, 3}, Shape{1, 2, 2, 9, 5, 7, 4},
                          Shape{2, 3, 3, 301, 211, 6, 6}, Shape{1, 2, 2, 140, 601, 80, 100}})
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(testing::Message() << s.queries << " x " << s.keys << (causal ? " causal" : ""));
-      expect_written_out(operands(s), {.causal = causal}, GetParam().dtype, GetParam().way);
+      expect_written_out(operands(s), {.causal = causal}, GetParam().dtype, GetParam().path);
     }
 }
 
-TEST_P(EachWay, SharesKeyHeads) {
+TEST_P(EachPath, SharesKeyHeads) {
   for (const std::int64_t key_heads : {1, 2, 3, 6})
     for (const bool causal : {false, true})
       expect_written_out(operands({2, 6, key_heads, 150, 150, 8, 8}), {.causal = causal},
-                         GetParam().dtype, GetParam().way);
+                         GetParam().dtype, GetParam().path);
 }
 
 // LibTorch's kernels hide keys by -Inf before they scale.
-TEST_P(EachWay, TakesAnyScale) {
+TEST_P(EachPath, TakesAnyScale) {
   for (const double scale : {-0.7, 0.0, 1.3})
     for (const bool causal : {false, true}) {
       SCOPED_TRACE(testing::Message() << scale << (causal ? " causal" : ""));
       expect_written_out(operands({2, 2, 2, 70, 70, 8, 8}), {.causal = causal, .scale = scale},
-                         GetParam().dtype, GetParam().way);
+                         GetParam().dtype, GetParam().path);
     }
 }
 
-TEST_P(EachWay, TakesAScaleThatFp32RoundsTo0) {
-  const Forced forced(GetParam().way);
+TEST_P(EachPath, TakesAScaleThatFp32RoundsTo0) {
+  const Forced forced(GetParam().path);
   const auto exact = operands({2, 2, 2, 70, 70, 8, 8}), x = exact.to(GetParam().dtype);
   const AttentionOptions o{.causal = true, .scale = 1e-50};
   EXPECT_LE(error_of(attention(x.q, x.k, x.v, o), written_out(exact, o)),
-            bound_of(GetParam().dtype, GetParam().way));
+            bound_of(GetParam().dtype, GetParam().path));
 }
 
-TEST_P(EachWay, TakesMasks) {
+TEST_P(EachPath, TakesMasks) {
   const Shape s{2, 4, 2, 20, 23, 8, 8};
   torch::manual_seed(11);
   for (const std::vector<std::int64_t>& sizes :
@@ -110,43 +110,43 @@ TEST_P(EachWay, TakesMasks) {
       for (const at::Tensor& mask :
            {numbers > 0.3, added, added.masked_fill(numbers < 0.2, -INFINITY)}) {
         if (mask.scalar_type() == torch::kDouble && GetParam().dtype == torch::kDouble &&
-            GetParam().way == std::string_view("libtorch") && sizes.size() == 3)
+            GetParam().path == std::string_view("libtorch") && sizes.size() == 3)
           continue;
         SCOPED_TRACE(testing::Message() << mask.sizes() << mask.scalar_type() << causal);
         expect_written_out(operands(s), {.causal = causal, .mask = mask}, GetParam().dtype,
-                           GetParam().way);
+                           GetParam().path);
       }
   }
 }
 
-TEST_P(EachWay, AMaskGoesOnInTheNextBlockOfQueries) {
+TEST_P(EachPath, AMaskGoesOnInTheNextBlockOfQueries) {
   torch::manual_seed(12);
   const auto mask = torch::rand({2, 1, 150, 300}) > 0.3;
   expect_written_out(operands({2, 2, 1, 150, 300, 8, 8}), {.mask = mask}, GetParam().dtype,
-                     GetParam().way);
+                     GetParam().path);
 }
 
-TEST_P(EachWay, AQueryThatSeesNoKeyGives0) {
+TEST_P(EachPath, AQueryThatSeesNoKeyGives0) {
   const auto exact = operands({1, 2, 2, 4, 4, 8, 8});
   auto mask = torch::ones({4, 4}, torch::kBool);
   mask[2].fill_(false);
-  expect_written_out(exact, {.mask = mask}, GetParam().dtype, GetParam().way);
-  const Forced forced(GetParam().way);
+  expect_written_out(exact, {.mask = mask}, GetParam().dtype, GetParam().path);
+  const Forced forced(GetParam().path);
   const auto given = exact.to(GetParam().dtype);
   const auto out = attention(given.q, given.k, given.v, {.mask = mask});
   EXPECT_EQ(out.select(2, 2).abs().max().item<double>(), 0);
 }
 
-TEST_P(EachWay, SeesThePastOfACache) {
+TEST_P(EachPath, SeesThePastOfACache) {
   for (const std::int64_t queries : {1, 7, 140})
     expect_written_out(operands({2, 4, 2, queries, 160, 8, 8}),
-                       {.causal = true, .past = 160 - queries}, GetParam().dtype, GetParam().way);
+                       {.causal = true, .past = 160 - queries}, GetParam().dtype, GetParam().path);
 }
 
 // Each document is attended to by itself; what is compared is written out by FP64's loop above.
-TEST_P(EachWay, DocumentsAreThoseAlone) {
+TEST_P(EachPath, DocumentsAreThoseAlone) {
   const auto exact = operands({2, 4, 2, 40, 40, 8, 8});
-  const Forced forced(GetParam().way);
+  const Forced forced(GetParam().path);
   const auto given = exact.to(GetParam().dtype);
   const std::vector<std::int64_t> starts{0, 1, 14, 14, 40, 57, 80};
   for (const bool causal : {false, true}) {
@@ -168,7 +168,7 @@ TEST_P(EachWay, DocumentsAreThoseAlone) {
       rows.push_back(torch::cat(parts, 2));
     }
     want = torch::cat(rows);
-    const double bound = bound_of(GetParam().dtype, GetParam().way);
+    const double bound = bound_of(GetParam().dtype, GetParam().path);
     EXPECT_LE(error_of(got, want), bound);
     const auto got_all = gradients(got, given.leaves()), want_all = gradients(want, exact.leaves());
     for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(error_of(got_all[i], want_all[i]), bound) << i;
@@ -182,18 +182,18 @@ at::Tensor kept(std::int64_t tokens, double p, DropoutSeed seed, std::int64_t he
   return attention(zero, zero, unit, {.dropout = p, .dropout_seed = seed}) * double(tokens);
 }
 
-TEST_P(EachWay, DropoutHasItsGradients) {
-  if (GetParam().way == std::string_view("libtorch")) GTEST_SKIP() << "draws by itself";
+TEST_P(EachPath, DropoutHasItsGradients) {
+  if (GetParam().path == std::string_view("libtorch")) GTEST_SKIP() << "draws by itself";
   const DropoutSeed seed{.seed = 77, .offset = 5};
   const Shape s{2, 4, 2, 150, 150, 8, 8};
   const auto keep = kept(150, 0.3, seed, 4).to(torch::kDouble);
   const auto exact = operands(s);
-  const Forced forced(GetParam().way);
+  const Forced forced(GetParam().path);
   const auto given = exact.to(GetParam().dtype);
   for (const bool causal : {false, true}) {
     const AttentionOptions o{.causal = causal, .dropout = 0.3, .dropout_seed = seed};
     const auto got = attention(given.q, given.k, given.v, o), want = written_out(exact, o, keep);
-    const double bound = bound_of(GetParam().dtype, GetParam().way) + 1e-6;
+    const double bound = bound_of(GetParam().dtype, GetParam().path) + 1e-6;
     EXPECT_LE(error_of(got, want), bound);
     const auto got_all = gradients(got, given.leaves()), want_all = gradients(want, exact.leaves());
     for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(error_of(got_all[i], want_all[i]), bound) << i;
@@ -297,12 +297,12 @@ TEST(Attention, AMaskHasAGradient) {
     const auto mask = torch::randn(sizes, torch::kDouble).requires_grad_();
     const AttentionOptions o{.causal = true, .mask = mask};
     const auto want = gradients(written_out(exact, o), {mask})[0];
-    for (const auto& [dtype, way] :
+    for (const auto& [dtype, path] :
          {Case{torch::kDouble, "fused"}, Case{torch::kBFloat16, "tiles"}}) {
-      const Forced forced(way);
+      const Forced forced(path);
       const auto given = exact.to(dtype);
       const auto got = gradients(attention(given.q, given.k, given.v, o), {mask})[0];
-      EXPECT_LE(error_of(got, want), bound_of(dtype, way)) << way << mask.sizes();
+      EXPECT_LE(error_of(got, want), bound_of(dtype, path)) << path << mask.sizes();
     }
   }
 }
@@ -329,15 +329,15 @@ constexpr std::array kLayoutCases{Case{torch::kFloat, "fused"}, Case{torch::kFlo
 TEST(Attention, MakesOnlyTheGradientsThatAreWanted) {
   const auto exact = operands({});
   const auto want = gradients(written_out(exact, {}), exact.leaves());
-  for (const auto& [dtype, way] : kLayoutCases)
+  for (const auto& [dtype, path] : kLayoutCases)
     for (std::size_t i = 0; i < 3; ++i) {
-      const Forced forced(way);
+      const Forced forced(path);
       Operands x{exact.q.detach().to(dtype), exact.k.detach().to(dtype),
                  exact.v.detach().to(dtype)};
       at::Tensor leaf = x.leaves()[i].requires_grad_();
       EXPECT_LE(error_of(gradients(attention(x.q, x.k, x.v), {leaf})[0], want[i]),
-                bound_of(dtype, way))
-          << way << i;
+                bound_of(dtype, path))
+          << path << i;
       const torch::NoGradGuard no_grad;
       EXPECT_FALSE(attention(x.q, x.k, x.v).requires_grad());
     }
@@ -348,15 +348,15 @@ TEST(Attention, BackwardRunsWhateverTheEnvironmentSaysByThen) {
   const auto want = gradients(written_out(exact, {}), exact.leaves());
   const char* const before = std::getenv("DEMI_KERNELS");
   const std::string kept = before ? before : "";
-  for (const auto& [dtype, way] : kLayoutCases) {
-    const Forced forced(way);
+  for (const auto& [dtype, path] : kLayoutCases) {
+    const Forced forced(path);
     const auto given = exact.to(dtype);
     const auto out = attention(given.q, given.k, given.v);
     setenv("DEMI_KERNELS", "reference", 1);
     const auto got = gradients(out, given.leaves());
     before ? setenv("DEMI_KERNELS", kept.c_str(), 1) : unsetenv("DEMI_KERNELS");
     for (std::size_t i = 0; i < 3; ++i)
-      EXPECT_LE(error_of(got[i], want[i]), bound_of(dtype, way)) << way << i;
+      EXPECT_LE(error_of(got[i], want[i]), bound_of(dtype, path)) << path << i;
   }
 }
 
@@ -366,8 +366,8 @@ TEST(Attention, TakesTensorsThatAreNotContiguous) {
     return t.detach().transpose(1, 2).contiguous().transpose(1, 2).requires_grad_();
   };
   exact = {turned(exact.q), turned(exact.k), turned(exact.v)};
-  for (const auto& [dtype, way] : kLayoutCases)
-    expect_written_out(exact, {.causal = true}, dtype, way);
+  for (const auto& [dtype, path] : kLayoutCases)
+    expect_written_out(exact, {.causal = true}, dtype, path);
   // Heads and features turned: no dimension of a head is dense but its tokens.
   const auto across = [](const at::Tensor& t) {
     return t.detach().transpose(2, 3).contiguous().transpose(2, 3);
@@ -377,16 +377,16 @@ TEST(Attention, TakesTensorsThatAreNotContiguous) {
   const auto mask = (torch::rand({30, 30}) * 4).to(torch::kBFloat16).to(torch::kDouble).t();
   const auto want = written_out(columns, {.mask = mask}),
              want_gradient = gradients(want, {exact.q})[0];
-  for (const auto& [dtype, way] : kLayoutCases) {
-    const Forced forced(way);
+  for (const auto& [dtype, path] : kLayoutCases) {
+    const Forced forced(path);
     const auto leaf = [to = dtype](const at::Tensor& t) {
       return t.detach().to(to).requires_grad_();
     };
     const Operands given{leaf(columns.q), leaf(columns.k), leaf(columns.v)};
     ASSERT_NE(given.q.stride(3), 1);
     const auto got = attention(given.q, given.k, given.v, {.mask = mask.to(dtype)});
-    EXPECT_LE(error_of(got, want), bound_of(dtype, way)) << way;
-    EXPECT_LE(error_of(gradients(got, {given.q})[0], want_gradient), bound_of(dtype, way)) << way;
+    EXPECT_LE(error_of(got, want), bound_of(dtype, path)) << path;
+    EXPECT_LE(error_of(gradients(got, {given.q})[0], want_gradient), bound_of(dtype, path)) << path;
   }
 }
 
@@ -396,15 +396,15 @@ TEST(Attention, TakesAGradientWhoseElementsShareMemory) {
   const auto want =
       torch::autograd::grad({written_out(exact, {.causal = true}).sum()}, exact.leaves());
   // Those of q and k are 0 but for rounding, of terms of up to 1.
-  for (const auto& [dtype, way] : kLayoutCases) {
-    const Forced forced(way);
+  for (const auto& [dtype, path] : kLayoutCases) {
+    const Forced forced(path);
     const auto given = exact.to(dtype);
     const auto got = torch::autograd::grad(
         {attention(given.q, given.k, given.v, {.causal = true}).sum()}, given.leaves());
     for (std::size_t i = 0; i < 3; ++i)
       EXPECT_LE((got[i].to(torch::kDouble) - want[i]).abs().max().item<double>(),
-                5 * bound_of(dtype, way))
-          << way << i;
+                5 * bound_of(dtype, path))
+          << path << i;
   }
 }
 
@@ -416,19 +416,19 @@ TEST(Attention, TakesTensorsWhoseElementsShareMemory) {
   };
   const auto want = written_out(many(exact), {});
   const auto want_all = gradients(want, exact.leaves());
-  for (const auto& [dtype, way] : kLayoutCases) {
-    const Forced forced(way);
+  for (const auto& [dtype, path] : kLayoutCases) {
+    const Forced forced(path);
     const auto given = exact.to(dtype), all = many(given);
     const auto got = attention(all.q, all.k, all.v);
-    EXPECT_LE(error_of(got, want), bound_of(dtype, way)) << way;
+    EXPECT_LE(error_of(got, want), bound_of(dtype, path)) << path;
     const auto got_all = gradients(got, given.leaves());
     for (std::size_t i = 0; i < 3; ++i)
-      EXPECT_LE(error_of(got_all[i], want_all[i]), bound_of(dtype, way)) << way;
+      EXPECT_LE(error_of(got_all[i], want_all[i]), bound_of(dtype, path)) << path;
   }
 }
 
-TEST_P(EachWay, HasNoTokensOrNoKeys) {
-  const Forced forced(GetParam().way);
+TEST_P(EachPath, HasNoTokensOrNoKeys) {
+  const Forced forced(GetParam().path);
   const auto of = [](std::int64_t rows, std::int64_t queries, std::int64_t keys) {
     const auto options = torch::TensorOptions(GetParam().dtype).requires_grad(true);
     const auto q = torch::ones({rows, 2, queries, 4}, options),
@@ -444,8 +444,8 @@ TEST_P(EachWay, HasNoTokensOrNoKeys) {
 }
 
 TEST(Attention, NaNStaysInItsRow) {
-  for (const auto& [dtype, way] : kLayoutCases) {
-    const Forced forced(way);
+  for (const auto& [dtype, path] : kLayoutCases) {
+    const Forced forced(path);
     auto x = operands({2, 2, 2, 9, 9, 8, 8}).to(dtype);
     const torch::NoGradGuard no_grad;
     x.q[0][1][3][0] = NAN;
@@ -453,8 +453,8 @@ TEST(Attention, NaNStaysInItsRow) {
     const auto f = [](const at::Tensor& t) { return t.to(torch::kFloat); };
     const bool is_lost =
         !at::scaled_dot_product_attention(f(x.q), f(x.k), f(x.v)).isnan().any().item<bool>();
-    const bool is_of_libtorch = way == std::string_view("fused") ||
-                                (way == std::string_view("tiles") && !has_bf16_hardware());
+    const bool is_of_libtorch = path == std::string_view("fused") ||
+                                (path == std::string_view("tiles") && !has_bf16_hardware());
     if (is_lost && is_of_libtorch) continue;
     const auto isnan = attention(x.q, x.k, x.v).isnan();
     EXPECT_EQ(isnan.sum().item<int64_t>(), 8);
@@ -468,15 +468,15 @@ TEST(Attention, HoldsNoMatrixOfAllTokens) {
   profile::count_cpu_memory();
   const c10::Device cpu(c10::kCPU);
   const std::int64_t tokens = 2048;
-  for (const auto& [dtype, way] : kLayoutCases) {
-    const Forced forced(way);
+  for (const auto& [dtype, path] : kLayoutCases) {
+    const Forced forced(path);
     const auto x = operands({1, 4, 4, tokens, tokens, 16, 16}).to(dtype);
-    const double p = way == std::string_view("blocks") ? 0.1 : 0;
+    const double p = path == std::string_view("blocks") ? 0.1 : 0;
     profile::reset_peak_memory(cpu);
     const auto before = profile::memory_use(cpu).current_bytes;
     attention(x.q, x.k, x.v, {.causal = true, .dropout = p}).sum().backward();
     const auto held = profile::memory_use(cpu).peak_bytes - before;
-    EXPECT_LE(held, 10 * (1 << 20) + 12 * 4 * x.q.numel()) << way;
+    EXPECT_LE(held, 10 * (1 << 20) + 12 * 4 * x.q.numel()) << path;
   }
 }
 
@@ -523,30 +523,32 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_THAT(refusal_of({.cu_seqlens = torch::tensor({0.0, 6.0})}), HasSubstr("int32 or int64"));
 }
 
-TEST(Ways, AreChosenByTheTable) {
+TEST(Paths, AreChosenByTheTable) {
   const InstructionSet none{.avx2 = true}, products{.avx2 = true, .avx512_bf16 = true},
       tiles{.avx2 = true, .avx512_bf16 = true, .amx_bf16 = true};
   for (const InstructionSet& set : {products, tiles}) {
-    EXPECT_EQ(usual_way(torch::kBFloat16, set), Way::tiles);
-    EXPECT_EQ(usual_way(torch::kHalf, set), Way::fused);
-    EXPECT_EQ(usual_way(torch::kFloat, set), Way::fused);
+    EXPECT_EQ(usual_path(torch::kBFloat16, set), Path::tiles);
+    EXPECT_EQ(usual_path(torch::kHalf, set), Path::fused);
+    EXPECT_EQ(usual_path(torch::kFloat, set), Path::fused);
   }
-  EXPECT_EQ(usual_way(torch::kBFloat16, none), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, products, Bf16Products::bf16),
-            Way::blocks_16_bit);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128 - 1, products, Bf16Products::bf16),
-            Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, products, Bf16Products::fp32),
-            Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kHalf, 128 * 128, products, Bf16Products::bf16), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, tiles, Bf16Products::bf16), Way::fused);
-  EXPECT_EQ(way_without_tiles(torch::kBFloat16, 128 * 128, none, Bf16Products::bf16), Way::fused);
+  EXPECT_EQ(usual_path(torch::kBFloat16, none), Path::fused);
+  EXPECT_EQ(path_without_tiles(torch::kBFloat16, 128 * 128, products, Bf16Products::bf16),
+            Path::blocks_16_bit);
+  EXPECT_EQ(path_without_tiles(torch::kBFloat16, 128 * 128 - 1, products, Bf16Products::bf16),
+            Path::fused);
+  EXPECT_EQ(path_without_tiles(torch::kBFloat16, 128 * 128, products, Bf16Products::fp32),
+            Path::fused);
+  EXPECT_EQ(path_without_tiles(torch::kHalf, 128 * 128, products, Bf16Products::bf16), Path::fused);
+  EXPECT_EQ(path_without_tiles(torch::kBFloat16, 128 * 128, tiles, Bf16Products::bf16),
+            Path::fused);
+  EXPECT_EQ(path_without_tiles(torch::kBFloat16, 128 * 128, none, Bf16Products::bf16), Path::fused);
 }
 
-TEST(Ways, AreForcedByName) {
-  EXPECT_EQ(forced_way(), std::nullopt);
-  for (const Way way : {Way::libtorch, Way::fused, Way::tiles, Way::blocks, Way::blocks_16_bit})
-    EXPECT_EQ((Forced(std::string(name_of(way)).c_str()), forced_way()), way);
+TEST(Paths, AreForcedByName) {
+  EXPECT_EQ(forced_path(), std::nullopt);
+  for (const Path path :
+       {Path::libtorch, Path::fused, Path::tiles, Path::blocks, Path::blocks_16_bit})
+    EXPECT_EQ((Forced(std::string(name_of(path)).c_str()), forced_path()), path);
   const Forced forced("flash");
   EXPECT_THAT(refusal_of({}), HasSubstr("libtorch, fused, tiles, blocks, blocks_16_bit"));
 }

@@ -78,7 +78,7 @@ inline double error_of(const at::Tensor& got, const at::Tensor& want) {
 /// The environment's DEMI_ATTENTION until the end of the scope.
 class Forced {
  public:
-  explicit Forced(const char* way) { setenv("DEMI_ATTENTION", way, 1); }
+  explicit Forced(const char* path) { setenv("DEMI_ATTENTION", path, 1); }
   ~Forced() { unsetenv("DEMI_ATTENTION"); }
   Forced(const Forced&) = delete;
   Forced& operator=(const Forced&) = delete;

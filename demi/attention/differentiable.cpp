@@ -18,12 +18,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-at::ScalarType dtype_of_products(const Problem& problem, Way way) {
+at::ScalarType dtype_of_products(const Problem& problem, Path path) {
   const auto dtype = problem.q.scalar_type();
-  return tensor::is_16_bit(dtype) && way != Way::blocks_16_bit ? at::kFloat : dtype;
+  return tensor::is_16_bit(dtype) && path != Path::blocks_16_bit ? at::kFloat : dtype;
 }
 
-bool is_of_blocks(Way way) { return way == Way::blocks || way == Way::blocks_16_bit; }
+bool is_of_blocks(Path path) { return path == Path::blocks || path == Path::blocks_16_bit; }
 
 /// Calls work(problem of one document, part), where part(tensor) is its part of a tensor
 /// (N, H, T, E).
@@ -45,55 +45,55 @@ void each_document(const Documents& documents, Work work) {
   }
 }
 
-Result computed(const Documents& documents, Way way) {
+Result computed(const Documents& documents, Path path) {
   const Problem& all = documents.all;
-  if (way == Way::fused) return forward_fused(all);
+  if (path == Path::fused) return forward_fused(all);
   const std::int64_t n = all.q.size(0), heads = all.q.size(1), tokens = all.q.size(2);
   Result result{at::empty({n, tokens, heads, all.v.size(3)}, all.q.options()).transpose(1, 2), {}};
-  if (way == Way::tiles)
+  if (path == Path::tiles)
     result.log_sum_exp = at::empty({n, heads, tokens}, all.q.options().dtype(at::kFloat));
   each_document(documents, [&](const Problem& one, auto part) {
     RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.attention",
                                std::vector<c10::IValue>({one.q, one.k, one.v}));
-    if (way == Way::tiles)
+    if (path == Path::tiles)
       forward_by_tiles(one, {part(result.out), part(result.log_sum_exp)});
     else
-      forward_by_blocks(one, dtype_of_products(one, way), part(result.out));
+      forward_by_blocks(one, dtype_of_products(one, path), part(result.out));
   });
   return result;
 }
 
 /// Found, where a recomputation has kept it.
-Result result_of(const Documents& documents, Way way) {
+Result result_of(const Documents& documents, Path path) {
   auto* kept = tensor::KeptResults::of_this_thread;
-  if (!kept) return computed(documents, way);
+  if (!kept) return computed(documents, path);
   auto all = kept->results("demi::attention", [&] {
-    auto made = computed(documents, way);
+    auto made = computed(documents, path);
     return tensor::KeptResults::Tensors{std::move(made.out), std::move(made.log_sum_exp)};
   });
   return {std::move(all[0]), std::move(all[1])};
 }
 
-void make_gradients(const Documents& documents, Way way, const Result& result,
+void make_gradients(const Documents& documents, Path path, const Result& result,
                     const at::Tensor& of_out, Gradients& to) {
-  if (way == Way::fused) return backward_fused(documents.all, result, of_out, to);
+  if (path == Path::fused) return backward_fused(documents.all, result, of_out, to);
   each_document(documents, [&](const Problem& one, auto part) {
     RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.attention_backward",
                                std::vector<c10::IValue>({part(of_out), one.q, one.k, one.v}));
     Gradients some{part(to.q), part(to.k), part(to.v), to.mask};
-    if (way == Way::tiles)
+    if (path == Path::tiles)
       backward_by_tiles(one, {part(result.out), part(result.log_sum_exp)}, part(of_out), some);
     else
-      backward_by_blocks(one, dtype_of_products(one, way), part(of_out), some);
+      backward_by_blocks(one, dtype_of_products(one, path), part(of_out), some);
   });
 }
 
-constexpr std::array kIntegers{"way", "causal", "past", "seed", "offset"};
+constexpr std::array kIntegers{"path", "causal", "past", "seed", "offset"};
 
-void save(AutogradContext* context, const Documents& documents, Way way) {
+void save(AutogradContext* context, const Documents& documents, Path path) {
   const Problem& all = documents.all;
   const std::array<std::int64_t, kIntegers.size()> integers{
-      std::int64_t(way), all.causal, all.past, std::int64_t(all.dropout.seed), all.dropout.offset};
+      std::int64_t(path), all.causal, all.past, std::int64_t(all.dropout.seed), all.dropout.offset};
   for (std::size_t i = 0; i < kIntegers.size(); ++i)
     context->saved_data[kIntegers[i]] = integers[i];
   context->saved_data["scale"] = all.scale;
@@ -127,10 +127,10 @@ void refuse_gradients_of_gradients() {
 struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v, const std::optional<at::Tensor>& mask,
-                            const Documents& documents, Way way) {
-    save(context, documents, way);
-    const auto [out, log_sum_exp] = result_of(documents, way);
-    const at::Tensor kept = is_of_blocks(way) ? at::Tensor() : out;
+                            const Documents& documents, Path path) {
+    save(context, documents, path);
+    const auto [out, log_sum_exp] = result_of(documents, path);
+    const at::Tensor kept = is_of_blocks(path) ? at::Tensor() : out;
     context->save_for_backward({q, k, v, mask.value_or(at::Tensor()), kept, log_sum_exp});
     return out;
   }
@@ -143,14 +143,14 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
     if (!of_out.defined()) return result;
     const auto saved = context->get_saved_variables();
     const Documents documents = restored(context, saved);
-    const auto way = Way(context->saved_data["way"].toInt());
+    const auto path = Path(context->saved_data["path"].toInt());
     const auto wanted = [&](std::size_t i) {
       return context->needs_input_grad(i) ? at::empty_like(saved[i]) : at::Tensor();
     };
     Gradients to{wanted(0), wanted(1), wanted(2), {}};
     if (saved[3].defined() && context->needs_input_grad(3))
       to.mask = at::zeros(saved[3].sizes(), dtype_of_mask_gradient(saved[0]));
-    make_gradients(documents, way, {saved[4], saved[5]}, of_out, to);
+    make_gradients(documents, path, {saved[4], saved[5]}, of_out, to);
     result[0] = to.q, result[1] = to.k, result[2] = to.v;
     if (to.mask.defined()) result[3] = to.mask.to(saved[3].scalar_type());
     return result;
@@ -163,22 +163,22 @@ struct AttentionFunction : torch::autograd::Function<AttentionFunction> {
 
 }  // namespace
 
-at::Tensor differentiable(const Documents& documents, Way way) {
+at::Tensor differentiable(const Documents& documents, Path path) {
   const products::NoAutocast no_autocast;
   const Problem& all = documents.all;
   const bool mask_has_gradient =
       at::GradMode::is_enabled() && all.mask.defined() && all.mask.requires_grad();
-  if (way == Way::tiles && !fits_tiles(all, mask_has_gradient))
-    way = way_without_tiles(all.q.scalar_type(), all.queries() * all.keys(),
-                            onednn_instruction_set(), bf16_products());
-  if (way == Way::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
-    way = Way::blocks;
+  if (path == Path::tiles && !fits_tiles(all, mask_has_gradient))
+    path = path_without_tiles(all.q.scalar_type(), all.queries() * all.keys(),
+                              onednn_instruction_set(), bf16_products());
+  if (path == Path::fused && (!documents.starts.empty() || !is_fused(all, mask_has_gradient)))
+    path = Path::blocks;
   Documents detached = documents;
   detached.all.q = all.q.detach(), detached.all.k = all.k.detach(), detached.all.v = all.v.detach();
   if (all.mask.defined()) detached.all.mask = all.mask.detach();
   return AttentionFunction::apply(all.q, all.k, all.v,
                                   all.mask.defined() ? std::optional(all.mask) : std::nullopt,
-                                  detached, way);
+                                  detached, path);
 }
 
 }  // namespace demi::sdpa

@@ -2,8 +2,8 @@
 
 #include <vector>
 
+#include "demi/attention/path.h"
 #include "demi/attention/problem.h"
-#include "demi/attention/way.h"
 
 namespace demi::sdpa {
 
@@ -14,8 +14,8 @@ struct Documents {
   std::vector<std::int64_t> starts;
 };
 
-/// (N, H, T, F) in q's dtype, with one node in the graph. No dimension is 0. `way` is not libtorch;
-/// where tiles cannot do it the fused kernel runs, and where that cannot, blocks.
-at::Tensor differentiable(const Documents& documents, Way way);
+/// (N, H, T, F) in q's dtype, with one node in the graph. No dimension is 0. `path` is not
+/// libtorch; where tiles cannot do it the fused kernel runs, and where that cannot, blocks.
+at::Tensor differentiable(const Documents& documents, Path path);
 
 }  // namespace demi::sdpa

@@ -43,8 +43,8 @@ std::optional<at::Tensor> in_region(const at::Tensor& q, const at::Tensor& k, co
   Documents one{.all = {.q = with_heads(q), .k = with_heads(k), .v = with_heads(v)}};
   Problem& problem = one.all;
   if (!fit_each_other(problem.q, problem.k, problem.v, grouped)) return std::nullopt;
-  const Way way = way_for(q.scalar_type());
-  if (way == Way::libtorch) return std::nullopt;
+  const Path path = path_for(q.scalar_type());
+  if (path == Path::libtorch) return std::nullopt;
   if (mask && mask->defined()) {
     const at::Tensor shaped = is_matrices && mask->dim() == 3 ? mask->unsqueeze(1) : *mask;
     if (causal || !is_fitting_mask(shaped, problem)) return std::nullopt;
@@ -56,7 +56,7 @@ std::optional<at::Tensor> in_region(const at::Tensor& q, const at::Tensor& k, co
     const DropoutSeed drawn = draw_seed();
     problem.dropout = {.p = dropout, .seed = drawn.seed, .offset = drawn.offset};
   }
-  const at::Tensor out = differentiable(one, way);
+  const at::Tensor out = differentiable(one, path);
   return is_matrices ? out.squeeze(1) : out;
 }
 

@@ -38,7 +38,7 @@ inline bool is_ordinary_scale(double scale) { return scale >= std::numeric_limit
 
 struct Result {
   at::Tensor out;          // (N, H, T, F) in q's dtype
-  at::Tensor log_sum_exp;  // (N, H, T), of those ways whose backward reads it
+  at::Tensor log_sum_exp;  // (N, H, T), of those paths whose backward reads it
 };
 
 /// Gradients in the shapes and dtypes of what they belong to, or undefined if not wanted. Written

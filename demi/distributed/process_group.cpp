@@ -26,6 +26,7 @@
 #include "demi/distributed/liveness.h"
 #include "demi/distributed/nccl.h"
 #include "demi/distributed/rendezvous.h"
+#include "demi/distributed/start.h"
 #include "demi/distributed/store.h"
 #include "demi/distributed/synchronised_layers.h"
 #include "demi/tensor/dtype.h"
@@ -45,91 +46,6 @@ struct Events {
   std::mutex mutex;
   std::condition_variable changed;
   int under_way = 0;  // collectives that have begun and not ended
-};
-
-void check_options(const ProcessGroupOptions& options) {
-  constexpr const char* kWhere = "distributed.start";
-  if (options.rank.has_value() != options.world_size.has_value())
-    refuse({.where = kWhere,
-            .what = "one of two options is missing",
-            .seen = options.rank ? "rank alone" : "world_size alone",
-            .accepted = "rank and world_size, or neither",
-            .advice = "give both"});
-  if (options.rank &&
-      (*options.world_size < 1 || *options.rank < 0 || *options.rank >= *options.world_size))
-    refuse({.where = kWhere,
-            .what = "the rank is out of range",
-            .seen = fmt::format("rank {} of {}", *options.rank, *options.world_size),
-            .accepted = "a rank from 0 to world_size - 1",
-            .advice = "ranks count from 0"});
-  const milliseconds least = std::min({options.start_timeout, options.timeout, options.dead_after});
-  if (least < milliseconds(1))
-    refuse({.where = kWhere,
-            .what = "a timeout is not positive",
-            .seen = fmt::format("{} ms", least.count()),
-            .accepted = "1 ms or more",
-            .advice = "leave it out for the default"});
-}
-
-Ranks ranks_of(const ProcessGroupOptions& options, const InitMethod& method) {
-  if (method.rank.has_value() != method.world_size.has_value())
-    throw DeviceError({.where = "distributed.start",
-                       .what = "one of two numbers is missing",
-                       .seen = options.init_method,
-                       .accepted = "?rank=R&world_size=N, or neither",
-                       .advice = "give both"});
-  const auto rank = options.rank ? options.rank : method.rank;
-  const auto size = options.world_size ? options.world_size : method.world_size;
-  if (!rank) return read_ranks(environment());
-  const std::string named = fmt::format("rank {} of {} in the options", *rank, *size);
-  if (*size < 1 || *rank < 0 || *rank >= *size)
-    throw DeviceError({.where = "distributed.start",
-                       .what = "the rank is out of range",
-                       .seen = options.init_method,
-                       .accepted = "rank from 0 to world_size - 1",
-                       .advice = "ranks count from 0"});
-  Ranks ranks{"options", *rank, *size, std::nullopt, named};
-  ranks.local_rank = read_local_rank(environment());
-  return ranks;
-}
-
-std::shared_ptr<Store> store_of(const ProcessGroupOptions& options, const InitMethod& method,
-                                const Ranks& ranks) {
-  if (method.kind == InitMethod::Kind::kFile) return file_store(method.path, ranks.world_size);
-  StoreAddress address{method.host, method.port, false, "init_method=" + options.init_method};
-  if (method.kind == InitMethod::Kind::kEnvironment)
-    address = read_store_address(environment(), ranks);
-  return reach_store(address, ranks.rank == 0 && !address.served_by_agent, options.start_timeout);
-}
-
-/// The store's keys under a name.
-class PrefixedStore final : public Store {
- public:
-  PrefixedStore(std::shared_ptr<Store> store, std::string prefix)
-      : store_(std::move(store)), prefix_(std::move(prefix)) {}
-  void set(const std::string& key, const std::string& value) override {
-    store_->set(prefix_ + key, value);
-  }
-  std::optional<std::string> get(const std::string& key) override {
-    return store_->get(prefix_ + key);
-  }
-  std::int64_t add(const std::string& key, std::int64_t value) override {
-    return store_->add(prefix_ + key, value);
-  }
-  bool wait(const std::vector<std::string>& keys, milliseconds timeout) override {
-    std::vector<std::string> named;
-    for (const std::string& key : keys) named.push_back(prefix_ + key);
-    return store_->wait(named, timeout);
-  }
-  std::shared_ptr<Store> for_another_thread() override {
-    return std::make_shared<PrefixedStore>(store_->for_another_thread(), prefix_);
-  }
-  std::string name() const override { return store_->name(); }
-  int host_rank() const override { return store_->host_rank(); }
-
- private:
-  std::shared_ptr<Store> store_;
-  std::string prefix_;
 };
 
 // What c10d may still use after a collective has failed is never destroyed.

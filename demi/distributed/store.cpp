@@ -12,6 +12,31 @@
 
 namespace demi::distributed {
 
+PrefixedStore::PrefixedStore(std::shared_ptr<Store> store, std::string prefix)
+    : store_(std::move(store)), prefix_(std::move(prefix)) {}
+
+void PrefixedStore::set(const std::string& key, const std::string& value) {
+  store_->set(prefix_ + key, value);
+}
+
+std::optional<std::string> PrefixedStore::get(const std::string& key) {
+  return store_->get(prefix_ + key);
+}
+
+std::int64_t PrefixedStore::add(const std::string& key, std::int64_t value) {
+  return store_->add(prefix_ + key, value);
+}
+
+bool PrefixedStore::wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) {
+  std::vector<std::string> named;
+  for (const std::string& key : keys) named.push_back(prefix_ + key);
+  return store_->wait(named, timeout);
+}
+
+std::shared_ptr<Store> PrefixedStore::for_another_thread() {
+  return std::make_shared<PrefixedStore>(store_->for_another_thread(), prefix_);
+}
+
 struct StoreWithTimeout::Worker {
   std::mutex mutex;
   std::condition_variable changed;

@@ -37,6 +37,24 @@ class Store {
   virtual int host_rank() const = 0;
 };
 
+/// The keys of another store that begin with a prefix, which callers leave out.
+class PrefixedStore final : public Store {
+ public:
+  PrefixedStore(std::shared_ptr<Store> store, std::string prefix);
+
+  void set(const std::string& key, const std::string& value) override;
+  std::optional<std::string> get(const std::string& key) override;
+  std::int64_t add(const std::string& key, std::int64_t value) override;
+  bool wait(const std::vector<std::string>& keys, std::chrono::milliseconds timeout) override;
+  std::shared_ptr<Store> for_another_thread() override;
+  std::string name() const override { return store_->name(); }
+  int host_rank() const override { return store_->host_rank(); }
+
+ private:
+  std::shared_ptr<Store> store_;
+  std::string prefix_;
+};
+
 /// A store of which every call ends. c10d waits without end for an answer that the network has lost
 /// without an end of the connection. After such a call all others throw at once.
 class DEMI_API StoreWithTimeout final : public Store {

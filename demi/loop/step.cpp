@@ -20,6 +20,7 @@
 #include "demi/loop/region.h"
 #include "demi/loop/run_setting.h"
 #include "demi/loop/step_checks.h"
+#include "demi/loop/turns.h"
 #include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/optimizer.h"
@@ -90,12 +91,8 @@ struct Step::Impl {
   std::optional<LowPrecisionGrads> low_precision;
   bool has_norm_limit = false;  // one of several optimizers has
 
-  // The step that has begun. By optimizer: its result, and whether it had a batch.
-  std::vector<std::optional<StepResult>> taken;
-  std::vector<bool> had_batch, had_own;  // had_own: one of this rank
-  int64_t batches_of_turn = 0;           // of those with MicroBatch::of, since the last take()
-  int64_t batches_of_all = 0;            // of those without, in the step
-  bool is_due = false;
+  // The step that has begun.
+  Turns turns;
   at::Tensor last_loss;
   int64_t epoch = 1;
 
@@ -111,14 +108,6 @@ struct Step::Impl {
   std::string prefix_of(std::size_t model) const {
     return job.models.size() == 1 ? "" : job.models[model].name + ".";
   }
-  std::size_t number_of(const Optimizer& one) const;
-  bool is_taken() const {
-    return std::ranges::any_of(taken, [](auto& one) { return !!one; });
-  }
-
-  bool is_one_of(const std::vector<Optimizer*>& some, std::size_t i) const {
-    return std::ranges::find(some, job.optimizers[i]) != some.end();
-  }
   bool records() const { return options.read_every > 0 && !observers.empty(); }
   std::vector<at::Tensor> losses_of(const Program& program, const RepeatOptions& how,
                                     profile::PhaseTimer& times);
@@ -126,14 +115,10 @@ struct Step::Impl {
                  const RepeatOptions& how, profile::PhaseTimer& times);
   at::Tensor loss_of_gradients(const at::Tensor& loss, const MicroBatch& batch) const;
   at::Tensor repeat(const Program& program, const MicroBatch& batch, const RepeatOptions& how);
-  std::vector<Optimizer*> receivers(const MicroBatch& how) const;
   std::vector<distributed::DistributedDataParallel*> senders(const MicroBatch& how) const;
   void begin(const MicroBatch& how);
-  bool ends_turn(const MicroBatch& how) const;
   bool holds_batch(const distributed::DistributedDataParallel* of, const MicroBatch& how) const;
   void end_turn(Optimizer& one);
-  void require_not_taken(std::size_t i) const;
-  void count(const MicroBatch& how, bool ends, bool is_own);
   StepView view(const std::vector<NamedInput>& inputs, bool ends_step);
   // One may add another.
   template <class Call>
@@ -152,7 +137,7 @@ struct Step::Impl {
   }
   bool clips() const { return options.clip_norm > 0 || options.clip_value > 0; }
   void decide_by_norm();
-  StepResult step_of(std::size_t i, bool unscaled = false);
+  StepResult step_of(Optimizer& one, bool unscaled = false);
   void put_statistics_back();
   std::vector<StepResult> finish();
   void forget();
@@ -168,9 +153,7 @@ Step::Impl::Impl(Job of, const Options& with)
           .scaler = job.scaler ? job.scaler : &disabled},
       module(job.module()),
       timer(with.device, with.synchronise_phases),
-      taken(job.optimizers.size()),
-      had_batch(job.optimizers.size()),
-      had_own(job.optimizers.size()),
+      turns(job.optimizers, with.accumulate),
       steps(with.steps_taken) {
   require_libtorch();
   check(options);
@@ -190,16 +173,6 @@ Step::Impl::Impl(Job of, const Options& with)
 }
 
 Step::Impl::~Impl() { drop(); }
-
-std::size_t Step::Impl::number_of(const Optimizer& one) const {
-  const auto found = std::ranges::find(job.optimizers, &one);
-  if (found == job.optimizers.end())
-    refuse({.where = kStep,
-            .what = "the optimizer is none of the job's",
-            .seen = c10::str("not among ", job.optimizers.size()),
-            .accepted = "one of Job::optimizers"});
-  return static_cast<std::size_t>(found - job.optimizers.begin());
-}
 
 std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const RepeatOptions& how,
                                               profile::PhaseTimer& times) {
@@ -224,24 +197,16 @@ std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const Repe
   return losses;
 }
 
-std::vector<Optimizer*> Step::Impl::receivers(const MicroBatch& how) const {
-  if (!how.of.empty()) return how.of;
-  std::vector<Optimizer*> all;
-  for (std::size_t i = 0; i < job.optimizers.size(); ++i)
-    if (!taken[i]) all.push_back(job.optimizers[i]);
-  return all;
-}
-
 // Of the models that get gradients.
 std::vector<distributed::DistributedDataParallel*> Step::Impl::senders(
     const MicroBatch& how) const {
   std::vector<distributed::DistributedDataParallel*> all;
-  const bool is_turn = !how.of.empty() || is_taken();
-  const std::vector<Optimizer*> of = receivers(how);
+  const std::vector<Optimizer*> of = turns.receivers(how);
   for (std::size_t m = 0; m < job.parallel.size(); ++m) {
-    const bool reached = !is_turn || std::ranges::any_of(of, [&](const Optimizer* one) {
-      return holds_one_of(*one, parameters[m]);
-    });
+    const bool reached =
+        !turns.is_of_some(how) || std::ranges::any_of(of, [&](const Optimizer* one) {
+          return holds_one_of(*one, parameters[m]);
+        });
     if (job.parallel[m] && reached) all.push_back(job.parallel[m]);
   }
   return all;
@@ -253,8 +218,8 @@ void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& ba
                            const RepeatOptions& how, profile::PhaseTimer& times) {
   times.enter(Phase::backward);
   std::vector<at::Tensor> inputs;
-  if (!batch.of.empty() || is_taken())
-    for (const Optimizer* one : receivers(batch))
+  if (turns.is_of_some(batch))
+    for (const Optimizer* one : turns.receivers(batch))
       for (const at::Tensor& p : loop::parameters_of(*one))
         if (p.requires_grad()) inputs.push_back(p);
   std::vector<distributed::DistributedDataParallel*> parallel;
@@ -317,13 +282,7 @@ StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step)
 }
 
 void Step::Impl::begin(const MicroBatch& how) {
-  for (const Optimizer* one : how.of)
-    if (taken[number_of(*one)])
-      refuse({.where = kStep,
-              .what = "a batch is for an optimizer that was taken in this step",
-              .seen = c10::str("optimizer ", number_of(*one)),
-              .accepted = "one that was not, or a new step",
-              .advice = "call finish() before"});
+  turns.check(how);
   check_weight(how.weight);
   epoch = how.epoch;
   if (claim->is_open()) return;
@@ -331,58 +290,32 @@ void Step::Impl::begin(const MicroBatch& how) {
   for (BatchNormGuard& guard : guards) guard.remember();
 }
 
-bool Step::Impl::ends_turn(const MicroBatch& how) const {
-  return how.last || (how.of.empty() ? batches_of_all : batches_of_turn) + 1 >= options.accumulate;
-}
-
 // Of what a rank that passes sends: whether a batch of its own has given gradients of that model.
 bool Step::Impl::holds_batch(const distributed::DistributedDataParallel* of,
                              const MicroBatch& how) const {
   const auto m =
       static_cast<std::size_t>(std::ranges::find(job.parallel, of) - job.parallel.begin());
-  return std::ranges::any_of(receivers(how), [&](const Optimizer* one) {
-    return had_own[number_of(*one)] && holds_one_of(*one, parameters[m]);
+  return std::ranges::any_of(turns.receivers(how), [&](const Optimizer* one) {
+    return turns.had_own_batch(turns.number_of(*one)) && holds_one_of(*one, parameters[m]);
   });
 }
 
 void Step::Impl::end_turn(Optimizer& one) {
   one.zero_grad();
-  batches_of_turn = 0;
   timer.enter(Phase::other);
-}
-
-void Step::Impl::require_not_taken(std::size_t i) const {
-  if (taken[i])
-    refuse({.where = kStep,
-            .what = "an optimizer is taken twice in one step",
-            .seen = c10::str("optimizer ", i),
-            .accepted = "once",
-            .advice = "call finish() before"});
-}
-
-void Step::Impl::count(const MicroBatch& how, bool ends, bool is_own) {
-  for (std::size_t i = 0; i < taken.size(); ++i) {
-    if (how.of.empty() ? !!taken[i] : !is_one_of(how.of, i)) continue;
-    had_batch[i] = true;
-    had_own[i] = had_own[i] || is_own;
-  }
-  ++(how.of.empty() ? batches_of_all : batches_of_turn);
-  is_due |= how.of.empty() && ends;
 }
 
 // Of all that are taken now, before the first of them steps.
 void Step::Impl::decide_by_norm() {
   std::vector<Optimizer*> all;
-  for (std::size_t i = 0; i < taken.size(); ++i)
-    if (had_batch[i] && !taken[i]) all.push_back(job.optimizers[i]);
+  for (const std::size_t i : turns.waiting()) all.push_back(job.optimizers[i]);
   timer.enter(Phase::unscale);
   if (clips())
     for (Optimizer* one : all) run.scaler->unscale_(*one);
   run.scaler->decide_by_norm(all);
 }
 
-StepResult Step::Impl::step_of(std::size_t i, bool unscaled) {
-  Optimizer& one = *job.optimizers[i];
+StepResult Step::Impl::step_of(Optimizer& one, bool unscaled) {
   if (clips()) {
     timer.enter(Phase::unscale);
     if (!unscaled) run.scaler->unscale_(one);
@@ -398,15 +331,15 @@ StepResult Step::Impl::step_of(std::size_t i, bool unscaled) {
 void Step::Impl::put_statistics_back() {
   for (std::size_t m = 0; m < guards.size(); ++m) {
     std::vector<StepResult> of_model;
-    for (std::size_t i = 0; i < taken.size(); ++i)
-      if (taken[i] && holds_one_of(*job.optimizers[i], parameters[m]))
-        of_model.push_back(*taken[i]);
+    for (std::size_t i = 0; i < job.optimizers.size(); ++i)
+      if (turns.result_of(i) && holds_one_of(*job.optimizers[i], parameters[m]))
+        of_model.push_back(*turns.result_of(i));
     if (!of_model.empty()) guards[m].restore_if_skipped(of_model);
   }
 }
 
 std::vector<StepResult> Step::Impl::finish() {
-  if (std::ranges::find(had_batch, true) == had_batch.end())
+  if (!turns.had_batch())
     refuse({.where = kStep,
             .what = "a step is finished without a batch",
             .seen = "none since the last step or exception",
@@ -415,14 +348,12 @@ std::vector<StepResult> Step::Impl::finish() {
   const double rate = job.optimizers.front()->param_groups().front().options().get_lr();
   or_drop([&] {
     if (has_norm_limit) decide_by_norm();
-    for (std::size_t i = 0; i < taken.size(); ++i)
-      if (had_batch[i] && !taken[i]) taken[i] = step_of(i, /*unscaled=*/has_norm_limit);
+    for (const std::size_t i : turns.waiting())
+      turns.take(i, step_of(*job.optimizers[i], /*unscaled=*/has_norm_limit));
   });
   ++steps;  // it is taken, whatever throws from here on
   put_statistics_back();
-  std::vector<StepResult> results;
-  for (const auto& result : taken)
-    if (result) results.push_back(*result);
+  std::vector<StepResult> results = turns.results();
   or_drop([&] {
     if (job.average) job.average->update(results);
     run.scaler->update();
@@ -456,11 +387,7 @@ void Step::Impl::tell_update(std::vector<StepResult> results) {
 // The gradients and the records of the step.
 void Step::Impl::forget() {
   for (Optimizer* one : job.optimizers) one->zero_grad();
-  taken.assign(taken.size(), std::nullopt);
-  had_batch.assign(had_batch.size(), false);
-  had_own.assign(had_own.size(), false);
-  batches_of_turn = batches_of_all = 0;
-  is_due = false;
+  turns.forget();
   recorder->window() = {};
   claim->set_open(false);
 }
@@ -469,13 +396,13 @@ void Step::Impl::drop() {
   if (!claim->is_open()) return;
   try {
     // What those that were taken have found counts.
-    if (is_taken())
+    if (turns.is_any_taken())
       run.scaler->update();
     else
       run.scaler->load_state_dict(run.scaler->state_dict());  // forgets what unscale_ has found
   } catch (...) {  // NOLINT(bugprone-empty-catch): the device is what has failed
   }
-  if (!is_taken())
+  if (!turns.is_any_taken())
     for (BatchNormGuard& guard : guards) guard.restore();
   last_loss.reset();
   forget();
@@ -494,7 +421,7 @@ Step& Step::operator=(Step&&) noexcept = default;
 std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how) try {
   Impl& step = *impl_;
   step.begin(how);
-  const bool ends = step.ends_turn(how);
+  const bool ends = step.turns.ends(how);
   std::vector<at::Tensor> losses;
   if (step.observers.empty()) {
     losses = step.losses_of(program, {}, step.timer);
@@ -512,7 +439,7 @@ std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how)
     step.each_observer([&](StepObserver& one) { one.after_backward(seen); });
     if (step.records()) step.recorder->window().sums.add({.loss = step.last_loss, .examples = 1});
   }
-  step.count(how, ends, /*is_own=*/true);
+  step.turns.count(how, ends, /*is_own=*/true);
   return losses;
 } catch (...) {
   impl_->drop();
@@ -523,7 +450,7 @@ void Step::pass(const MicroBatch& how) {
   Impl& step = *impl_;
   step.or_drop([&] {
     step.begin(how);
-    const bool ends = step.ends_turn(how);
+    const bool ends = step.turns.ends(how);
     if (ends)
       for (auto* parallel : step.senders(how)) {
         if (step.holds_batch(parallel, how))
@@ -531,7 +458,7 @@ void Step::pass(const MicroBatch& how) {
         else
           parallel->join_once();
       }
-    step.count(how, ends, /*is_own=*/false);
+    step.turns.count(how, ends, /*is_own=*/false);
     step.last_loss = at::zeros({});
     if (step.records()) step.recorder->window().sums.add({.loss = step.last_loss});
   });
@@ -547,21 +474,16 @@ std::vector<at::Tensor> Step::gradients(const at::Tensor& loss, const std::vecto
   return gradients;
 }
 
-bool Step::is_due() const { return impl_->is_due; }
+bool Step::is_due() const { return impl_->turns.is_due(); }
 
 StepResult Step::take(Optimizer& one) {
   Impl& step = *impl_;
-  const std::size_t i = step.number_of(one);
-  step.require_not_taken(i);
-  if (!step.had_batch[i])
-    refuse({.where = kStep,
-            .what = "an optimizer is taken without a batch",
-            .seen = c10::str("optimizer ", i),
-            .accepted = "one batch or more since the last step",
-            .advice = "call batch() before"});
+  const std::size_t i = step.turns.number_of(one);
+  step.turns.require_not_taken(i);
+  step.turns.require_batch(i);
   return step.or_drop([&] {
-    StepResult result = step.step_of(i);
-    step.taken[i] = result;
+    StepResult result = step.step_of(one);
+    step.turns.take(i, result);
     step.end_turn(one);
     return result;
   });
@@ -570,8 +492,8 @@ StepResult Step::take(Optimizer& one) {
 StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
                       const MicroBatch& how) {
   Impl& step = *impl_;
-  const std::size_t i = step.number_of(one);
-  step.require_not_taken(i);
+  const std::size_t i = step.turns.number_of(one);
+  step.turns.require_not_taken(i);
   if (step.options.clip_norm > 0 || step.options.clip_value > 0)
     refuse({.where = kStep,
             .what = "an optimizer that evaluates its loss several times is not clipped",
@@ -586,8 +508,8 @@ StepResult Step::take(Optimizer& one, const Forward& forward, const Loss& loss,
       one.zero_grad();
       return step.loss_of_gradients(batch(forward, loss, each), each);
     });
-    step.taken[i] = result;
-    step.is_due = true;
+    step.turns.take(i, result);
+    step.turns.set_due();
     step.end_turn(one);
     return result;
   });
@@ -638,16 +560,5 @@ const Precision& Step::precision() const { return impl_->run.precision; }
 int64_t Step::steps_taken() const { return impl_->steps; }
 profile::PhaseTimer& Step::phases() { return impl_->timer; }
 Recorder& Step::recorder() { return *impl_->recorder; }
-
-StepObserver::~StepObserver() = default;
-
-at::Tensor StepView::gradient(const at::Tensor& parameter) const {
-  const at::Tensor& held = parameter.grad();
-  if (!held.defined()) return {};
-  const bool is_wide = c10::toRealValueType(parameter.scalar_type()) == c10::kDouble;
-  const auto real = is_wide ? c10::kDouble : c10::kFloat;
-  const auto dtype = held.is_complex() ? c10::toComplexType(real) : real;
-  return held.detach().to(dtype) / static_cast<double>(scaler.get_scale());
-}
 
 }  // namespace demi::loop

@@ -14,7 +14,8 @@
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
 #include "demi/scaler/gradients.h"
-#include "demi/scaler/inspected_gradients.h"
+#include "demi/scaler/inspections.h"
+#include "demi/scaler/saved_state.h"
 #include "demi/scaler/skip_watch.h"
 #include "demi/step/backend.h"
 #include "demi/step/pending_step.h"
@@ -24,27 +25,8 @@
 namespace demi {
 namespace {
 
-enum class Stage { kReady, kUnscaled, kStepped };
-
-/// What was found of one optimizer since the last update.
-struct Inspection {
-  Stage stage = Stage::kReady;
-  bool in_place = false;                  // fp32 gradients were divided
-  bool is_own = false;                    // an optimizer of demi's
-  std::weak_ptr<optim::PendingStep> own;  // expires with that optimizer
-  scaler::FoundInf found = scaler::no_devices();
-  at::Tensor amax;       // fp32, (), of the unscaled gradients; ScaleMode::kAmax
-  at::Tensor grad_norm;  // fp32, ()
-  at::Tensor above;      // fp32, (): the norm of all is above a limit; undefined: not decided
-  InspectedGradients gradients;
-};
-
-bool has_gradients(const torch::optim::Optimizer& optimizer) {
-  for (const auto& group : optimizer.param_groups())
-    for (const at::Tensor& parameter : group.params())
-      if (parameter.grad().defined()) return true;
-  return false;
-}
+using scaler::Inspection;
+using scaler::Stage;
 
 bool has_norm_limit(const std::vector<torch::optim::Optimizer*>& optimizers) {
   return std::ranges::any_of(optimizers, [](torch::optim::Optimizer* one) {
@@ -56,15 +38,6 @@ bool has_norm_limit(const std::vector<torch::optim::Optimizer*>& optimizers) {
 /// Ends a closure step from inside the optimizer.
 struct Overflow {};
 
-at::Tensor joined(const scaler::FoundInf& found, c10::Device device) {
-  at::Tensor all;
-  for (const auto& [from, flag] : found) {
-    const at::Tensor here = from == device ? flag : flag.to(device);
-    all = all.defined() ? at::maximum(all, here) : here;
-  }
-  return all;
-}
-
 }  // namespace
 
 struct GradScaler::Impl {
@@ -74,11 +47,10 @@ struct GradScaler::Impl {
   GradScalerOptions options;
   ScaleState first;  // until the device is known
   DeviceScale scale;
-  std::unordered_map<torch::optim::Optimizer*, Inspection> inspections;
+  scaler::Inspections inspections;
   /// Without scaling: Inspection::above of torch::optim's optimizers, for their next step.
   std::unordered_map<torch::optim::Optimizer*, at::Tensor> above;
   SkipWatch watch;
-  bool warned = false;
 
   ScaleState state() const { return scale.exists() ? scale.read() : first; }
   void set_state(const ScaleState& state) {
@@ -88,16 +60,12 @@ struct GradScaler::Impl {
   bool is_set(const at::Tensor& flag) const;
   bool any(const scaler::FoundInf& found) const;
   bool is_captured() const;
-  Inspection& inspection_of(torch::optim::Optimizer& optimizer);
   void create_scale(c10::Device device);
   void require_scale(const char* where) const;
   void inspect(torch::optim::Optimizer& optimizer, Inspection& inspection, bool in_place);
   void inspect_own(optim::Optimizer& optimizer, Inspection& inspection, bool in_place);
   void inspect_foreign(torch::optim::Optimizer& optimizer, Inspection& inspection);
   void inspect_again(torch::optim::Optimizer& optimizer, Inspection& inspection);
-  void end_inspections();
-  void leave_behind(torch::optim::Optimizer& optimizer, Inspection& inspection, const char* where);
-  void refuse_second_division(torch::optim::Optimizer& optimizer, bool in_place) const;
   StepResult result(torch::optim::Optimizer& optimizer, const Inspection& inspection, bool skipped,
                     at::Tensor loss, bool for_norm = false) const;
   StepResult finish(torch::optim::Optimizer& optimizer, Inspection& inspection,
@@ -107,7 +75,9 @@ struct GradScaler::Impl {
   bool is_decided(torch::optim::Optimizer& optimizer);
   StepResult step_unscaled(torch::optim::Optimizer& optimizer, const LossClosure& closure);
   void advance(const scaler::FoundInf& found, const at::Tensor& amax, const at::Tensor& above);
-  void warn_of_skips();
+  void warn_of_skips() {
+    if (options.skip_nonfinite) watch.warn(options.warn_after_skips);
+  }
 };
 
 /// Waits for the flag's device.
@@ -125,13 +95,6 @@ bool GradScaler::Impl::any(const scaler::FoundInf& found) const {
 /// Whether the present work becomes part of a graph, which may outlive the scaler.
 bool GradScaler::Impl::is_captured() const {
   return scale.is_on_device() && backend->is_capturing(scale.tensor().device());
-}
-
-/// A new one for an optimizer at the address of a demi optimizer that has gone.
-Inspection& GradScaler::Impl::inspection_of(torch::optim::Optimizer& optimizer) {
-  Inspection& inspection = inspections[&optimizer];
-  if (inspection.is_own && inspection.own.expired()) inspection = {};
-  return inspection;
 }
 
 void GradScaler::Impl::create_scale(c10::Device device) {
@@ -182,51 +145,9 @@ void GradScaler::Impl::inspect_again(torch::optim::Optimizer& optimizer, Inspect
   pending.skip_if(seen);
 }
 
-/// Ends all inspections. Without a step demi's optimizers still hold what was recorded for it.
-void GradScaler::Impl::end_inspections() {
-  for (auto& [optimizer, inspection] : inspections)
-    if (const auto own = inspection.stage == Stage::kUnscaled ? inspection.own.lock() : nullptr)
-      own->end_inspection();
-  inspections.clear();
-}
-
-/// A batch that was given up after unscale_() leaves nothing. Only demi's optimizers know which
-/// gradients backward has made.
-void GradScaler::Impl::leave_behind(torch::optim::Optimizer& optimizer, Inspection& inspection,
-                                    const char* where) {
-  auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
-  if (!own || inspection.stage != Stage::kUnscaled || !inspection.in_place) return;
-  using Since = optim::PendingStep::Since;
-  const Since since = own->pending().since_unscale();
-  if (since == Since::kLeftBehind) inspection = {};
-  if (since != Since::kMixed) return;
-  refuse({.where = where,
-          .what = "backward has added to gradients that unscale_() had divided by the scale",
-          .seen = "backward() after unscale_()",
-          .accepted = "unscale_() after the last backward() of a step",
-          .advice = "to give a batch up, drop its gradients before the next backward(): "
-                    "zero_grad(), without set_to_none = false"});
-}
-
-/// A parameter of two optimizers, of which one divides .grad in place.
-void GradScaler::Impl::refuse_second_division(torch::optim::Optimizer& optimizer,
-                                              bool in_place) const {
-  if (inspections.size() < 2) return;
-  const InspectedGradients now(optimizer, in_place);
-  for (const auto& [other, inspection] : inspections)
-    if (other != &optimizer &&
-        inspection.gradients.would_be_divided_again(now, inspection.stage == Stage::kUnscaled))
-      refuse(
-          {.where = "scaler.unscale_",
-           .what = "a parameter belongs to two optimizers, and its gradient would be divided by "
-                   "the scale for each of them",
-           .advice =
-               "give each parameter to one optimizer, or compute new gradients before the second"});
-}
-
 void GradScaler::Impl::inspect(torch::optim::Optimizer& optimizer, Inspection& inspection,
                                bool in_place) {
-  refuse_second_division(optimizer, in_place);
+  inspections.refuse_second_division(optimizer, in_place);
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer))
     inspect_own(*own, inspection, in_place);
   else
@@ -248,12 +169,11 @@ void GradScaler::Impl::inspect_foreign(torch::optim::Optimizer& optimizer, Inspe
 optim::NormPart GradScaler::Impl::part_of(torch::optim::Optimizer& optimizer) {
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) return own->pending().norm_part();
   const auto gradients = scaler::gradient_values(optimizer);
-  const auto inspection = inspections.find(&optimizer);
-  const bool inspected = options.enabled && inspection != inspections.end();
-  at::Tensor norm = inspected ? inspection->second.grad_norm : at::Tensor();
+  const Inspection* inspection = options.enabled ? inspections.find(optimizer) : nullptr;
+  at::Tensor norm = inspection ? inspection->grad_norm : at::Tensor();
   if (!norm.defined()) norm = scaler::total_norm(gradients);
-  const at::Tensor found = inspected ? joined(inspection->second.found, norm.device())
-                                     : norm.isfinite().logical_not().to(at::kFloat);
+  const at::Tensor found = inspection ? scaler::joined(inspection->found, norm.device())
+                                      : norm.isfinite().logical_not().to(at::kFloat);
   return {norm, found};
 }
 
@@ -269,7 +189,7 @@ void GradScaler::Impl::decide_by_norm(const std::vector<torch::optim::Optimizer*
   if (limits.empty()) return;
   const at::NoGradGuard no_grad;
   for (auto* one : optimizers)
-    if (has_gradients(*one)) parts.push_back(part_of(*one));
+    if (scaler::has_gradients(*one)) parts.push_back(part_of(*one));
   if (parts.empty()) return;
   optim::NormDecision decision{optim::joint_norm(parts), {}};
   for (optim::PendingStep* one : limits) {
@@ -278,14 +198,14 @@ void GradScaler::Impl::decide_by_norm(const std::vector<torch::optim::Optimizer*
   }
   for (auto* one : optimizers) {
     if (auto* own = dynamic_cast<optim::Optimizer*>(one)) own->pending().decide_by_norm(decision);
-    (options.enabled ? inspections[one].above : above[one]) = decision.above;
+    (options.enabled ? inspections.of(*one).above : above[one]) = decision.above;
   }
 }
 
 /// Whether decide_by_norm() has decided for the gradients that are there.
 bool GradScaler::Impl::is_decided(torch::optim::Optimizer& optimizer) {
   const bool was =
-      options.enabled ? inspections[&optimizer].above.defined() : above.contains(&optimizer);
+      options.enabled ? inspections.of(optimizer).above.defined() : above.contains(&optimizer);
   if (!was) return false;
   auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);
   return !own || own->pending().is_still_decided_by_norm();
@@ -346,7 +266,7 @@ StepResult GradScaler::Impl::finish(torch::optim::Optimizer& optimizer, Inspecti
 void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& amax,
                                const at::Tensor& above) {
   if (scale.is_on_device()) {
-    const at::Tensor flag = joined(found, scale.tensor().device());
+    const at::Tensor flag = scaler::joined(found, scale.tensor().device());
     if (scale.is_one_launch(options)) {
       scale.advance(flag, above, watch, options);
     } else {
@@ -366,23 +286,6 @@ void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& 
     watch.count(overflow, scale.read().scale);
   }
   warn_of_skips();
-}
-
-/// One warning for each run of skipped steps; where a device decides, some steps late.
-void GradScaler::Impl::warn_of_skips() {
-  if (!options.skip_nonfinite) return;
-  const SkipWatch::Count seen = watch.latest();
-  const bool many = options.warn_after_skips > 0 && seen.skips_in_a_row >= options.warn_after_skips;
-  if (many && !warned) {
-    TORCH_WARN("[scaler.GradScaler] ", seen.skips_in_a_row,
-               " steps in a row were skipped, because their gradients held Inf or NaN;",
-               " the scale is now ", seen.scale,
-               ". With a scale that small the cause is hardly the scale: look for a loss that is "
-               "NaN or Inf without scaling, a",
-               " division or log of 0, a learning rate that is too high, or inputs that are not "
-               "finite.");
-  }
-  warned = many;
 }
 
 GradScaler::GradScaler(GradScalerOptions options) : GradScaler(options, optim::machine_backend()) {}
@@ -421,8 +324,8 @@ void GradScaler::unscale_(torch::optim::Optimizer& optimizer) {
   if (!is_enabled()) return;
   constexpr auto kWhere = "scaler.unscale_";
   impl_->require_scale(kWhere);
-  Inspection& inspection = impl_->inspection_of(optimizer);
-  impl_->leave_behind(optimizer, inspection, kWhere);
+  Inspection& inspection = impl_->inspections.of(optimizer);
+  scaler::leave_behind(optimizer, inspection, kWhere);
   if (inspection.stage == Stage::kUnscaled)
     refuse({.where = kWhere,
             .what = "unscale_() has already been called on this optimizer since the last update()",
@@ -468,15 +371,15 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
   }
   impl_->require_scale(kWhere);
   for (auto* optimizer : optimizers) {
-    if (impl_->inspection_of(*optimizer).stage == Stage::kStepped)
+    if (impl_->inspections.of(*optimizer).stage == Stage::kStepped)
       refuse({.where = kWhere,
               .what = "step() has already been called since the last update()",
               .advice = "call update() once a step, after all optimizers"});
   }
   at::Tensor together;
   for (auto* optimizer : optimizers) {
-    Inspection& inspection = impl_->inspections[optimizer];
-    impl_->leave_behind(*optimizer, inspection, kWhere);
+    Inspection& inspection = impl_->inspections.of(*optimizer);
+    scaler::leave_behind(*optimizer, inspection, kWhere);
     if (inspection.stage == Stage::kReady)
       impl_->inspect(*optimizer, inspection, /*in_place=*/false);
     else
@@ -487,13 +390,13 @@ std::vector<StepResult> GradScaler::step(const std::vector<torch::optim::Optimiz
                       "a gradient",
               .advice = "call scale(loss).backward() first"});
     if (optimizers.size() == 1) continue;
-    const at::Tensor found = joined(inspection.found, impl_->scale.tensor().device());
+    const at::Tensor found = scaler::joined(inspection.found, impl_->scale.tensor().device());
     together = together.defined() ? at::maximum(together, found) : found;
   }
   if (!std::ranges::all_of(optimizers, [&](auto* one) { return impl_->is_decided(*one); }))
     impl_->decide_by_norm(optimizers);
   for (auto* optimizer : optimizers)
-    results.push_back(impl_->finish(*optimizer, impl_->inspections[optimizer], together));
+    results.push_back(impl_->finish(*optimizer, impl_->inspections.of(*optimizer), together));
   return results;
 }
 
@@ -502,9 +405,9 @@ void GradScaler::decide_by_norm(const std::vector<torch::optim::Optimizer*>& opt
   impl_->require_scale("scaler.decide_by_norm");
   if (!has_norm_limit(optimizers)) return;
   for (auto* optimizer : optimizers) {
-    Inspection& inspection = impl_->inspection_of(*optimizer);
-    impl_->leave_behind(*optimizer, inspection, "scaler.decide_by_norm");
-    if (inspection.stage == Stage::kReady && has_gradients(*optimizer))
+    Inspection& inspection = impl_->inspections.of(*optimizer);
+    scaler::leave_behind(*optimizer, inspection, "scaler.decide_by_norm");
+    if (inspection.stage == Stage::kReady && scaler::has_gradients(*optimizer))
       impl_->inspect(*optimizer, inspection, /*in_place=*/false);
   }
   impl_->decide_by_norm(optimizers);
@@ -513,7 +416,7 @@ void GradScaler::decide_by_norm(const std::vector<torch::optim::Optimizer*>& opt
 StepResult GradScaler::step_with_closure(torch::optim::Optimizer& optimizer,
                                          const LossClosure& closure) {
   constexpr auto kWhere = "scaler.step";
-  Inspection& inspection = impl_->inspection_of(optimizer);
+  Inspection& inspection = impl_->inspections.of(optimizer);
   if (inspection.stage == Stage::kStepped)
     refuse({.where = kWhere,
             .what = "step() has already been called since the last update()",
@@ -544,28 +447,13 @@ void GradScaler::update() {
   constexpr auto kWhere = "scaler.update";
   auto& impl = *impl_;
   impl.require_scale(kWhere);
-  scaler::FoundInf found = scaler::no_devices();
-  at::Tensor amax, above;
-  const auto device = impl.scale.tensor().device();
-  for (auto& [optimizer, inspection] : impl.inspections) {
-    for (const auto& [from, flag] : inspection.found) {
-      auto& all = found[from];
-      all = all.defined() ? at::maximum(all, flag) : flag;
-    }
-    if (inspection.above.defined() && inspection.stage == Stage::kStepped) {
-      const at::Tensor here = inspection.above.to(device);
-      above = above.defined() ? at::maximum(above, here) : here;
-    }
-    if (inspection.amax.defined())
-      amax = amax.defined() ? at::maximum(amax, inspection.amax.to(device))
-                            : inspection.amax.to(device);
-  }
-  if (found.empty())
+  const scaler::Totals all = impl.inspections.totals(impl.scale.tensor().device());
+  if (all.found.empty())
     refuse({.where = kWhere,
             .what = "no Inf checks were recorded prior to update",
             .advice = "call step(optimizer) first"});
-  impl.advance(found, amax, above);
-  impl.end_inspections();
+  impl.advance(all.found, all.amax, all.above);
+  impl.inspections.end();
 }
 
 void GradScaler::update(double new_scale) {
@@ -579,7 +467,7 @@ void GradScaler::update(double new_scale) {
   ScaleState state = impl_->state();
   state.scale = static_cast<float>(new_scale);
   impl_->set_state(state);
-  impl_->end_inspections();
+  impl_->inspections.end();
 }
 
 void GradScaler::update(const at::Tensor& new_scale) {
@@ -639,75 +527,15 @@ void GradScaler::set_growth_interval(int64_t interval) {
 
 StateDict GradScaler::state_dict() const {
   if (!is_enabled()) return {};
-  const ScaleState state = impl_->state();
-  const GradScalerOptions& options = impl_->options;
-  StateDict dict{{"scale", state.scale},
-                 {"growth_factor", options.growth_factor},
-                 {"backoff_factor", options.backoff_factor},
-                 {"growth_interval", static_cast<double>(options.growth_interval)},
-                 {"_growth_tracker", state.growth_tracker}};
-  if (options.hysteresis > 1) dict["_hysteresis_tracker"] = state.hysteresis_tracker;
-  for (size_t i = 0; i < state.amax_history.size(); ++i)
-    dict["_amax_history." + std::to_string(i)] = state.amax_history[i];
-  return dict;
+  return scaler::to_dict({impl_->state(), impl_->options});
 }
-
-namespace {
-
-double require_state(const StateDict& dict, const std::string& key, double greatest) {
-  const double value = state_value(dict, key, "scaler.load_state_dict");
-  if (!(value >= 0 && value <= greatest))
-    throw UsageError({.where = "scaler.load_state_dict",
-                      .what = key + " is out of range",
-                      .seen = std::to_string(value),
-                      .accepted = "0 or more"});
-  return value;
-}
-
-int32_t count_in(const StateDict& dict, const char* key) {
-  return static_cast<int32_t>(
-      state_count(dict, key, "scaler.load_state_dict", std::numeric_limits<int32_t>::max()));
-}
-
-std::vector<float> history_in(const StateDict& dict) {
-  std::vector<float> history;
-  for (std::string key = "_amax_history.0"; dict.contains(key);
-       key = "_amax_history." + std::to_string(history.size()))
-    history.push_back(
-        static_cast<float>(require_state(dict, key, std::numeric_limits<float>::max())));
-  return history;
-}
-
-}  // namespace
 
 void GradScaler::load_state_dict(const StateDict& dict) {
   if (!is_enabled()) return;
-  constexpr auto kWhere = "scaler.load_state_dict";
-  if (dict.empty())
-    refuse({.where = kWhere,
-            .what = "the source state dict is empty, possibly because it was saved from a disabled "
-                    "instance "
-                    "of GradScaler",
-            .advice = "load it only where it was enabled, or start with a fresh scale"});
-  ScaleState state = impl_->state();
-  const double scale = state_value(dict, "scale", kWhere);
-  change(impl_->options, [&](GradScalerOptions& options) {
-    options.growth_factor = state_value(dict, "growth_factor", kWhere);
-    options.backoff_factor = state_value(dict, "backoff_factor", kWhere);
-    options.growth_interval = count_in(dict, "growth_interval");
-    state.growth_tracker = count_in(dict, "_growth_tracker");
-    GradScalerOptions limits = options;
-    limits.init_scale = scale;
-    limits.min_scale = std::min(options.min_scale, scale);
-    limits.max_scale = std::max(options.max_scale, scale);
-    check(limits);
-    if (dict.contains("_hysteresis_tracker"))
-      state.hysteresis_tracker = count_in(dict, "_hysteresis_tracker");
-    state.amax_history = history_in(dict);
-  });
-  state.scale = static_cast<float>(scale);
-  impl_->set_state(state);
-  impl_->end_inspections();
+  const scaler::SavedState saved = scaler::from_dict(dict, {impl_->state(), impl_->options});
+  impl_->options = saved.options;
+  impl_->set_state(saved.state);
+  impl_->inspections.end();
 }
 
 }  // namespace demi

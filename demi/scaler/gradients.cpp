@@ -1,5 +1,6 @@
 #include "demi/scaler/gradients.h"
 
+#include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
 #include <tuple>
@@ -30,6 +31,22 @@ bool has_fused_check(const at::Tensor& gradient) {
 }  // namespace
 
 FoundInf no_devices() { return FoundInf(&before); }
+
+at::Tensor joined(const FoundInf& found, c10::Device device) {
+  at::Tensor all;
+  for (const auto& [from, flag] : found) {
+    const at::Tensor here = from == device ? flag : flag.to(device);
+    all = all.defined() ? at::maximum(all, here) : here;
+  }
+  return all;
+}
+
+bool has_gradients(const torch::optim::Optimizer& optimizer) {
+  for (const auto& group : optimizer.param_groups())
+    for (const at::Tensor& parameter : group.params())
+      if (parameter.grad().defined()) return true;
+  return false;
+}
 
 std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer) {
   std::vector<at::Tensor> values;

@@ -20,10 +20,16 @@ namespace demi::scaler {
 /// duplicates may overflow where no term does.
 DEMI_API std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer);
 
+/// Whether any parameter has a gradient.
+bool has_gradients(const torch::optim::Optimizer& optimizer);
+
 /// fp32, (), 0 or 1: one for each device that holds a gradient.
 using FoundInf =
     std::map<c10::Device, at::Tensor, bool (*)(const c10::Device&, const c10::Device&)>;
 DEMI_API FoundInf no_devices();
+
+/// All of them as one, fp32, (), on `device`; undefined if there is none.
+at::Tensor joined(const FoundInf& found, c10::Device device);
 
 /// Multiplies each gradient by `inverse_scale`, fp32 (), in place and looks for Inf and NaN,
 /// element by element. Does not synchronise. 16-bit gradients are rounded, and may underflow, as

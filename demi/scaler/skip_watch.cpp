@@ -59,4 +59,19 @@ SkipWatch::Count SkipWatch::latest() const {
           .skips = static_cast<int64_t>(numbers[2])};
 }
 
+void SkipWatch::warn(int64_t after) {
+  const Count seen = latest();
+  const bool many = after > 0 && seen.skips_in_a_row >= after;
+  if (many && !warned_) {
+    TORCH_WARN("[scaler.GradScaler] ", seen.skips_in_a_row,
+               " steps in a row were skipped, because their gradients held Inf or NaN;",
+               " the scale is now ", seen.scale,
+               ". With a scale that small the cause is hardly the scale: look for a loss that is "
+               "NaN or Inf without scaling, a",
+               " division or log of 0, a learning rate that is too high, or inputs that are not "
+               "finite.");
+  }
+  warned_ = many;
+}
+
 }  // namespace demi

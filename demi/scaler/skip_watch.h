@@ -38,6 +38,10 @@ class DEMI_API SkipWatch {
   /// The latest count that the host has.
   Count latest() const;
 
+  /// Warns once in each row of at least so many skipped steps; where a device decides, some steps
+  /// late. 0: never.
+  void warn(int64_t after);
+
   /// For a stream capture: the graph may outlive this, so its memory is never given back.
   void keep_for_graphs() const;
 
@@ -48,6 +52,7 @@ class DEMI_API SkipWatch {
   at::Tensor skips_in_a_row_;  // fp32, (), on the device
   at::Tensor skips_;           // likewise
   at::Tensor mirror_;          // fp32, (3), pinned: skips in a row, scale, skips
+  bool warned_ = false;        // of the present row
 };
 
 }  // namespace demi

@@ -56,7 +56,7 @@ void PendingStep::prepare() {
   const Groups& groups = source_.groups();
   if (!source_.is_unchanged() || !update_groups(groups)) build(source_.members(groups), groups);
   const bool carries_scale = records_.scaled == Scaled::kNarrow && records_.scope != Scope::kSealed;
-  if (read_gradients() && carries_scale) warn_of_writes();
+  if (read_gradients() && carries_scale) warnings_.of_write();
 }
 
 std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMember>& grouped,
@@ -172,30 +172,6 @@ bool PendingStep::read_gradients() {
   note(Looked{seen_});
   if (held && !records_.holds()) read();  // the tables have let go of all
   return written;
-}
-
-void PendingStep::warn_of_writes() {
-  if (warned_) return;
-  warned_ = true;
-  TORCH_WARN(
-      "[optim.step] a 16-bit gradient was written to after unscale_(), or another tensor was put "
-      "in its place: it still carries the loss scale (unscale_ records the factor, since 16 bits "
-      "would underflow), so whatever compares it with a true magnitude is wrong, as "
-      "torch::nn::utils::clip_grad_norm_ is, and an fp32 tensor that was made from it is stepped "
-      "with the scale on. Use demi::optim::clip_grad_norm_ and clip_grad_value_, which know the "
-      "scale; Optimizer::unscaled_grad() shows true gradients, and without "
-      "StepOptions::low_precision_grads .grad holds them.");
-}
-
-/// Where the host knows the norm.
-void PendingStep::warn_of_clipping() {
-  const double norm = static_cast<double>(joint_.gradient_norm) * scale();
-  if (!clip_watch_.note(scale(), norm)) return;
-  TORCH_WARN("[optim.step] the gradients with the loss scale of ", scale(), " on had a norm of ",
-             norm,
-             " in three steps in a row: it looks as if they were clipped before they were divided, "
-             "as by torch::nn::utils::clip_grad_norm_ before scaler.unscale_(optimizer), so each "
-             "update is too small by up to the scale. Call unscale_ first, then clip.");
 }
 
 /// To the user, .grad holds what was clipped. An Inf or NaN that was found with the norm stays
@@ -527,7 +503,7 @@ void PendingStep::step() {
     update_joined();
   }
   if (guard_) guard_->note(by_norm_, recorded(kSkipped, joint_.skipped));
-  if (!deciding_device() && joint_.skipped != 0 && !joint_above_) warn_of_overflow();
+  if (!deciding_device() && joint_.skipped != 0 && !joint_above_) warnings_.of_overflow(tables_);
   bytes_ = 0;
   double elements = 0;
   for (auto& table : tables_) {
@@ -536,24 +512,6 @@ void PendingStep::step() {
     elements += static_cast<double>(traffic.elements);
   }
   bytes_ = elements > 0 ? bytes_ / elements : 0;
-}
-
-/// Why no further step will be taken, where the host knows of the skip.
-void PendingStep::warn_of_overflow() {
-  if (warned_of_overflow_) return;
-  for (auto& table : tables_) {
-    for (const Member& member : table.members()) {
-      if (member.codec != kernels::WeightCodec::split_fp16 ||
-          member.parameter.isfinite().all().item<bool>())
-        continue;
-      warned_of_overflow_ = true;
-      TORCH_WARN("[optim.step] parameter ", member.number, ", of shape ", member.sizes,
-                 ", has become Inf: a step took it beyond fp16's 65,504, and steps are skipped as "
-                 "long as their gradients come from it. Go back to an earlier state, and lower the "
-                 "learning rate or train in bf16; WeightMode::master keeps such a number in FP32.");
-      return;
-    }
-  }
 }
 
 /// A number of measure(), on the device that decides.
@@ -588,7 +546,8 @@ StepResult PendingStep::run(const torch::optim::Optimizer* optimizer, const at::
   const at::NoGradGuard no_grad;
   prepare();
   if (records_.any_gradient()) step();
-  if (records_.any_gradient() && !deciding_device() && scale_.defined()) warn_of_clipping();
+  if (records_.any_gradient() && !deciding_device() && scale_.defined())
+    warnings_.of_clipping(scale(), joint_.gradient_norm);
   const StepResult done = result(optimizer, loss);
   note(StepEnded{});
   return done;

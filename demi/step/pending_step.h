@@ -12,11 +12,11 @@
 
 #include "demi/core/export.h"
 #include "demi/kernels/step_table.h"
-#include "demi/step/clip_watch.h"
 #include "demi/step/norm_guard.h"
 #include "demi/step/step_options.h"
 #include "demi/step/step_records.h"
 #include "demi/step/step_result.h"
+#include "demi/step/step_warnings.h"
 
 namespace demi::optim {
 
@@ -149,8 +149,6 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void record_scale(const at::Tensor& scale, bool wide_unscaled);
   void make_clip_a_factor(float max_norm);
   void keep_gradients();
-  void warn_of_writes();
-  void warn_of_clipping();
   void write_gradients();
   at::Tensor used_gradient(const Reader& reader) const;
 
@@ -166,7 +164,6 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void decide_alone();
   void step();
   void update_joined();
-  void warn_of_overflow();
   StepResult result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const;
   at::Tensor recorded(int field, float joint) const;
   at::Tensor clip_factor(float max_norm) const;
@@ -186,9 +183,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   at::Tensor earlier_found_;  // fp32, (): what was found when the clip was measured
   std::optional<NormGuard> guard_;
   NormDecision by_norm_;  // while records_.decided
-  ClipWatch clip_watch_;
-  bool warned_of_overflow_ = false;
-  bool warned_ = false;  // of a write to a 16-bit gradient that still carries its scale
+  StepWarnings warnings_;
 
   kernels::StepState joint_;  // if the host joins
   bool joint_above_ = false;  // the step was skipped for its norm alone

@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "demi/core/export.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/train/names.h"
 
@@ -83,17 +82,6 @@ struct History {
     for (const EpochRecord& epoch : epochs) sum += epoch.seconds;
     return sum;
   }
-};
-
-/// What a run tells of itself, beside its steps. Is called in the training thread.
-class DEMI_API Callback : public StepObserver {
- public:
-  /// An epoch begins, of `epochs`; it has `steps` optimizer steps.
-  virtual void on_epoch_begin(int64_t /*epoch*/, int64_t /*epochs*/, int64_t /*steps*/) {}
-  /// The validation after this epoch begins.
-  virtual void on_evaluate_begin(int64_t /*epoch*/) {}
-  /// An epoch has ended, with its validation.
-  virtual void on_epoch_end(const EpochRecord&) {}
 };
 
 }  // namespace demi::train

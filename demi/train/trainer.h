@@ -19,6 +19,7 @@
 #include "demi/optim/ema.h"
 #include "demi/scaler/scale_rule.h"
 #include "demi/schedule/lr_schedule.h"
+#include "demi/train/callback.h"
 #include "demi/train/checkpoint_options.h"
 #include "demi/train/evaluate.h"
 #include "demi/train/history.h"

@@ -50,7 +50,7 @@ double flops_in_bf16(const std::function<Tensor()>& forward) {
 Tensor rand(at::IntArrayRef sizes) { return torch::rand(sizes, torch::requires_grad()); }
 
 struct Forced {
-  explicit Forced(const char* way) { setenv("DEMI_ATTENTION", way, 1); }
+  explicit Forced(const char* path) { setenv("DEMI_ATTENTION", path, 1); }
   ~Forced() { unsetenv("DEMI_ATTENTION"); }
 };
 
@@ -66,21 +66,21 @@ TEST(FlopsOfPasses, OfAGptAreThoseOfThePaper) {
   const double wanted = 2 * 64 * (6 * weights + 12 * 2 * 4 * 8 * 64);
   ASSERT_EQ(wanted, 2 * 64 * models::training_flop(sizes, 64));
   const auto loss = [&] { return model->loss(tokens, tokens); };
-  for (const char* way : {"libtorch", "fused", "tiles", "blocks", "blocks_16_bit"}) {
-    const Forced attention(way);
-    EXPECT_NEAR(flops_of_pass(loss), wanted, 1) << way;
+  for (const char* path : {"libtorch", "fused", "tiles", "blocks", "blocks_16_bit"}) {
+    const Forced attention(path);
+    EXPECT_NEAR(flops_of_pass(loss), wanted, 1) << path;
     // The head asks the region for its dtype by a product of one number by one.
-    EXPECT_NEAR(flops_in_bf16(loss) - 2, wanted, 1) << way << " in bf16";
+    EXPECT_NEAR(flops_in_bf16(loss) - 2, wanted, 1) << path << " in bf16";
   }
 }
 
 // Heads of keys that several heads of queries share make no product fewer.
 TEST(FlopsOfPasses, OfAttentionWithSharedKeys) {
   const Tensor q = rand({2, 4, 32, 8}), k = rand({2, 2, 32, 8}), v = rand({2, 2, 32, 6});
-  for (const char* way : {"fused", "tiles", "blocks"}) {
-    const Forced forced(way);
+  for (const char* path : {"fused", "tiles", "blocks"}) {
+    const Forced forced(path);
     const auto attend = [&] { return attention(q, k, v, {.causal = true}); };
-    EXPECT_NEAR(flops_in_bf16(attend), 3 * 2.0 * 2 * 4 * 32 * 32 * (8 + 6), 1) << way;
+    EXPECT_NEAR(flops_in_bf16(attend), 3 * 2.0 * 2 * 4 * 32 * 32 * (8 + 6), 1) << path;
   }
 }
 
@@ -90,9 +90,9 @@ TEST(FlopsOfPasses, OfDocumentsAreThoseOfEach) {
   const auto attend = [&] {
     return attention(q, q, q, {.cu_seqlens = torch::tensor({0, 16, 64}), .causal = true});
   };
-  for (const char* way : {"libtorch", "blocks"}) {
-    const Forced forced(way);
-    EXPECT_NEAR(flops_of_pass(attend), 3 * 4.0 * 4 * 8 * (16 * 16 + 48 * 48), 1) << way;
+  for (const char* path : {"libtorch", "blocks"}) {
+    const Forced forced(path);
+    EXPECT_NEAR(flops_of_pass(attend), 3 * 4.0 * 4 * 8 * (16 * 16 + 48 * 48), 1) << path;
   }
 }
 

@@ -13,6 +13,7 @@
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
 #include "demi/monitor/what_if.h"
+#include "demi/train/callback.h"
 #include "demi/train/history.h"
 #include "demi/train/names.h"
 #include "lab/recipes/model_flops.h"

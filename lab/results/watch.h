@@ -15,6 +15,7 @@
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
 #include "demi/monitor/what_if.h"
+#include "demi/train/callback.h"
 #include "demi/train/history.h"
 #include "lab/recipes/step_lines.h"
 #include "lab/report/event_file.h"
