@@ -1,8 +1,9 @@
 """Runs every benchmark of demi and its peer in turn, and writes one results file for this class of machine.
 
     benchmarks/measure.sh                                     the benchmarks that need no peer
-    benchmarks/measure.sh --peer $(benchmarks/peers/make_env.sh)    with Python PyTorch beside them, as it is started and with memory
-                                                                    that glibc keeps
+    benchmarks/measure.sh --peer $(benchmarks/peers/make_env.sh)    with Python PyTorch beside them: as it is started, with memory
+                                                                    that glibc keeps, and under torch.compile with that memory
+    benchmarks/measure.sh --peer ... --nanogpt FOLDER         and nanoGPT, of which FOLDER is a checkout: gpt-shakespeare, gpt2
     benchmarks/measure.sh --table                             only benchmarks/results/README.md, from all results files
 
 The program is build/release/demi, which is built first if it is missing. The results file is benchmarks/results/CLASS.json, where
@@ -14,6 +15,11 @@ failed and the data of one is missing.
 Each command's share of the machine is written beside its figures: `others` is the CPU time that other programs took while it ran,
 over the CPU time of all cores (from /proc/stat; time stolen by the host of a virtual machine counts). A part with more than a
 tenth of that is marked in the table.
+
+In a recipe's part both sides time the same: forward, backward, update and the batch, which the peer draws as demi's Trainer does
+(recipe_peer.py --loader). Of the modes of torch.compile the best one's figure is kept, with its name; a mode that fails is named at the
+end, and the rest of its part is kept. On a GPU there is TF32 beside FP32, cuDNN times its convolutions on both sides where demi's
+recipe has it so, and a step's share of the peak: of the fastest product of its dtype in the part matmul of the same processor.
 """
 import argparse
 import datetime
@@ -36,7 +42,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 ROOT = os.path.dirname(HERE)
 PEERS = os.path.join(HERE, "peers")
 RESULTS = os.path.join(HERE, "results")
-PARTS = ["step", "autocast", "products", "matmul", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "compare", "memory",
+GPTS = ["gpt-shakespeare", "gpt2"]
+PARTS = ["step", "autocast", "products", "matmul", "mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", *GPTS, "compare", "memory",
          "profile"]
 # What a level below the machine's own sets, so that LibTorch, oneDNN, MKL and demi all use no newer instructions.
 LEVELS = {
@@ -54,11 +61,19 @@ PYTHONS = {
     "python_ms": {},
     "python_kept_ms": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": "8589934592", "MALLOC_TOP_PAD_": "268435456"},
 }
+MODES = ["default", "reduce-overhead", "max-autotune"]  # torch.compile's
+CUDNN_BENCHMARK = {"fashion-cnn", "cifar10-resnet50"}  # as these recipes set it
 WORDS, TEXTS, LENGTH = 100_681, 640, 256  # with the two marks, IMDB's vocabulary of 100,683
+# GPT-2's words, and as nanoGPT's train.py pads them. demi pads for the products alone.
+GPT2_WORDS, GPT2_PADDED = 50_257, 50_304
 
 
 def pythons(a):
     return PYTHONS if a.device == "cpu" else {"python_ms": {}}
+
+
+def compiled_memory(a):
+    return PYTHONS["python_kept_ms"] if a.device == "cpu" else {}
 
 
 def cpu_words(field):
@@ -115,6 +130,7 @@ class Measurement:
     def __init__(self, environment):
         self.environment = {**os.environ, **environment}
         self.commands = []
+        self.failed = []  # what was left out of a part, with the reason
 
     def run(self, command, extra=None):
         extra = extra or {}
@@ -177,31 +193,146 @@ def random_texts(folder):
     return path
 
 
+def shakespearean(folder):
+    """A text of 65 different characters, as many as tinyshakespeare has."""
+    import random
+    path = os.path.join(folder, "text.txt")
+    with open(path, "w", encoding="utf-8") as file:
+        file.write("".join(random.Random(0).choices([chr(ord("0") + i) for i in range(65)], k=1_000_000)))
+    return path
+
+
+def random_tokens(folder):
+    """A token file in nanoGPT's form: uint16."""
+    import array
+    import random
+    path = os.path.join(folder, "train.bin")
+    with open(path, "wb") as file:
+        array.array("H", random.Random(0).choices(range(GPT2_WORDS), k=1_000_000)).tofile(file)
+    return path
+
+
+def gpt_sizes(recipe, a):
+    """Layers, heads, width, context, batch, dropout."""
+    if recipe == "gpt2":
+        return (12, 12, 768, 1024, 16, 0) if a.device != "cpu" else (2, 12, 768, 256, 4, 0)
+    return (6, 6, 384, 256, 64, 0.2) if a.device != "cpu" else (4, 4, 128, 64, 12, 0)
+
+
+def recipe_options(recipe, a, folder):
+    """Of `demi bench recipe`, and the peer's command without its precision; the latter is empty where there is none."""
+    device = ["--device", a.device]
+    layers, heads, width, context, batch, dropout = map(str, gpt_sizes(recipe, a))
+    nanogpt = [os.path.join(PEERS, "nanogpt_peer.py"), a.nanogpt]
+    sizes = ["--layers", layers, "--heads", heads, "--width", width, "--context", context, "--batch", batch, "--dropout", dropout, *device]
+    if recipe == "gpt-shakespeare":
+        text = shakespearean(folder)
+        return (["--data", "text", "--train-file", text, "--test-file", text, *device],
+                nanogpt + [text, "speed", *sizes] if a.nanogpt else [])
+    if recipe == "gpt2":
+        tokens = random_tokens(folder)
+        return (["--train-file", tokens, "--test-file", tokens, "--depth", layers, "--heads", heads, "--embedding", width,
+                 "--context", context, "--batch-size", batch, "--vocabulary-size", str(GPT2_WORDS), "--tokens-per-step", "0", "--no-bias",
+                 *device],
+                nanogpt + ["-", "speed", "--words", str(GPT2_WORDS), "--vocabulary", str(GPT2_PADDED), *sizes] if a.nanogpt else [])
+    options = ["--clip-norm", "0"]
+    if recipe == "imdb-lstm":
+        path = random_texts(folder)
+        options += ["--data", "csv", "--train-file", path, "--test-file", path]
+    if recipe == "cifar10-resnet50":
+        options += ["--batch-size", "32"] + (["--data-dir", a.data_dir] if a.data_dir else [])
+    benchmark = ["--cudnn-benchmark"] if a.device != "cpu" and recipe in CUDNN_BENCHMARK else []
+    return options + device, [os.path.join(PEERS, "recipe_peer.py"), recipe, *device, "--loader", "--flush-denormal", *benchmark]
+
+
+def of_precision(precision, a):
+    """The peer's options for a run of demi. TF32 is what a GPU makes FP32 of, if it may."""
+    tf32 = {"fp32": ["--tf32", "off"], "tf32": ["--tf32", "on"]}.get(precision, []) if a.device != "cpu" else []
+    return ["--precision", "fp32" if precision == "tf32" else precision, *tf32]
+
+
+def steps_of(recipe, a):
+    """A step of the smallest network takes some 20 ms, so it takes more of them."""
+    return a.steps * (4 if recipe == "gpt-shakespeare" else 1)
+
+
+def peer_runs(recipe, m, a, command, precision):
+    """What Python's ways print, one by one: by column and mode of torch.compile. A mode that fails is not tried again."""
+    ways = {(kind, None): memory for kind, memory in pythons(a).items()}
+    ways |= {("python_compiled_ms", mode): compiled_memory(a) for mode in a.compile}
+    given_up = {one["run"] for one in m.failed}
+    for (kind, mode), memory in ways.items():
+        run = f"{recipe} {precision}, torch.compile {mode}"
+        if run in given_up:
+            continue
+        try:
+            yield (kind, mode), m.json([a.peer, *command, *of_precision(precision, a), "--steps", str(steps_of(recipe, a)),
+                                        *(["--compile", mode] if mode else [])], memory)
+        except PartFailed as failure:
+            if not mode:
+                raise
+            m.failed.append({"run": run, "reason": str(failure)})
+
+
+def milliseconds(printed):
+    return printed["ms"]["median"] if isinstance(printed["ms"], dict) else printed["ms"]
+
+
+def python_figures(printed):
+    """From what the peer printed, by column and mode of torch.compile a list of the rounds: the median of the rounds' medians; of the
+    modes the best one's."""
+    median = lambda way: statistics.median(milliseconds(one) for one in printed[way])
+    figures = {kind: median((kind, mode)) for kind, mode in printed if not mode}
+    modes = [way for way in printed if way[1]]
+    if modes:
+        best = min(modes, key=median)
+        figures |= {best[0]: median(best), "python_compiled_mode": best[1], "python_graphs": printed[best][0]["graphs"],
+                    "python_compile_seconds": max(one["compile_seconds"] for one in printed[best])}
+    first = next(iter(printed.values()))[0]
+    figures |= {name: first[name] for name in ("data", "flop", "vocabulary", "attention", "cudnn", "tf32") if first.get(name)}
+    return figures
+
+
+def peak_of(precision, parts, processor):
+    """FLOP a second, in 10^12, of the fastest product of that dtype, if the part matmul was measured on this processor."""
+    matmul = parts.get("matmul")
+    if not matmul or matmul["conditions"]["processor"] != processor:
+        return None
+    return matmul["figures"].get("peak_tflops", {}).get(precision)
+
+
 def measure_recipe(m, a, recipe):
-    """demi and the peer of both kinds in turn, FP32 and bf16 each; the median of the rounds' medians."""
+    """demi and the peers of all kinds in turn, each precision; the median of the rounds' medians."""
     with tempfile.TemporaryDirectory() as folder:
-        options = ["--warmup", "2", "--steps", "1", "--rounds", str(a.steps), "--clip-norm", "0"]
-        if recipe == "imdb-lstm":
-            path = random_texts(folder)
-            options += ["--data", "csv", "--train-file", path, "--test-file", path]
-        if recipe == "cifar10-resnet50":
-            options += ["--batch-size", "32"] + (["--data-dir", a.data_dir] if a.data_dir else [])
+        options, peer = recipe_options(recipe, a, folder)
+        options += ["--warmup", "2", "--steps", "1", "--rounds", str(steps_of(recipe, a))]
         if a.device != "cpu":
-            options += ["--runs", "fp16,bf16"]
-        demi, python = [], {kind: [] for kind in pythons(a) if a.peer}
+            options += ["--runs", "tf32,fp16,bf16"]
+        demi, printed = {}, {}
         for _ in range(a.rounds):
-            result = m.json([a.program, "bench", "recipe", recipe, *options, "--device", a.device, "--json"])
-            demi.append({run["precision"]: run["ms"] for run in result["runs"]})
-            for kind, rounds in python.items():
-                rounds.append({precision: m.json(
-                    [a.peer, os.path.join(PEERS, "recipe_peer.py"), recipe, "--precision", precision, "--steps", str(a.steps),
-                     "--device", a.device, "--flush-denormal"], PYTHONS[kind])["ms"] for precision in demi[0]})
-    median = lambda rounds, precision: statistics.median(one[precision] for one in rounds)
-    row = {precision: {"demi_ms": median(demi, precision)} for precision in demi[0]}
-    for kind, rounds in python.items():
-        for precision, figures in row.items():
-            figures[kind] = median(rounds, precision)
-    return row
+            for run in m.json([a.program, "bench", "recipe", recipe, *options, "--json"])["runs"]:
+                demi.setdefault(run["precision"], []).append(run["ms"])
+            for precision in demi if a.peer and peer else []:
+                for way, one in peer_runs(recipe, m, a, peer, precision):
+                    printed.setdefault(precision, {}).setdefault(way, []).append(one)
+    rows = {precision: {"demi_ms": statistics.median(ms)} for precision, ms in demi.items()}
+    for precision, row in rows.items():
+        row |= python_figures(printed[precision]) if precision in printed else {}
+        if a.device != "cpu" and "flop" in row and (peak := peak_of(precision, a.parts, gpu("name"))):
+            row["peak_tflops"] = peak
+    print_recipe(recipe, rows)
+    return rows
+
+
+def print_recipe(recipe, rows):
+    for precision, row in rows.items():
+        shown = [f"demi {row['demi_ms']:.1f} ms"]
+        shown += [f"{name} {row[kind]:.1f}" for kind, name in results_table.RECIPE_PYTHONS.items() if kind in row]
+        if "python_compiled_mode" in row:
+            shown[-1] += f" ({row['python_compiled_mode']}, {row['python_compile_seconds']:.0f} s to compile)"
+        if "peak_tflops" in row:
+            shown.append(f"{100 * results_table.share_of_peak(row):.0f} % of the peak")
+        print(f"{recipe}, {precision}: {', '.join(shown)}", flush=True)
 
 
 def measure_compare(m, a):
@@ -260,6 +391,9 @@ def arguments():
     parser = argparse.ArgumentParser(prog="benchmarks/measure.sh", description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", default="", metavar="PYTHON", help="a Python with torch of the same version")
+    parser.add_argument("--compile", default="default", metavar="MODES",
+                        help=f"modes in which the peer is measured under torch.compile, too, of {','.join(MODES)}, or none [default]")
+    parser.add_argument("--nanogpt", default="", metavar="FOLDER", help=f"a checkout of nanoGPT, the peer of {','.join(GPTS)}")
     parser.add_argument("--program", default="", help="[build/release/demi, built if it is missing]")
     parser.add_argument("--only", default="", metavar="PARTS", help=f"of {','.join(PARTS)} [all that the device has]")
     parser.add_argument("--device", default="cpu", help="cpu or cuda [cpu]")
@@ -281,6 +415,15 @@ def arguments():
         parser.error(f"--program {a.program} is no program; without it build/release/demi is measured, and built if it is missing")
     if a.peer and not shutil.which(a.peer):
         parser.error(f"--peer {a.peer} is no program; benchmarks/peers/make_env.sh makes one")
+    a.compile = [] if a.compile == "none" else a.compile.split(",")
+    for mode in a.compile:
+        if mode not in MODES:
+            parser.error(f"--compile {mode}: no such mode; there are {', '.join(MODES)}, or none")
+    if a.nanogpt and not os.path.exists(os.path.join(a.nanogpt, "model.py")):
+        parser.error(f"--nanogpt {a.nanogpt} holds no model.py: it is a checkout of nanoGPT")
+    for name in ("rounds", "steps", "parameters"):
+        if getattr(a, name) < 1:
+            parser.error(f"--{name} {getattr(a, name)} is less than 1")
     a.compare_arguments = ["--limit", str(a.limit)] if a.limit else []
     return a
 
@@ -310,11 +453,13 @@ def measure_parts(a):
         if part in missing:
             continue
         m = Measurement(LEVELS.get(a.level, {}))
+        a.parts = results["parts"]
         try:
             figures = measured(part, m, a)
         except PartFailed as failure:
             failed[part] = str(failure)
             continue
+        failed |= {one["run"]: one["reason"] for one in m.failed}
         results["parts"][part] = {
             "conditions": {"date": datetime.date.today().isoformat(), "commit": commit(),
                            "processor": cpu_name() if a.device == "cpu" else gpu("name"),

@@ -7,6 +7,7 @@ import re
 HERE = os.path.dirname(os.path.abspath(__file__))
 CLASSES = ["x86-64-avx2", "x86-64-avx512", "x86-64-avx512-bf16", "x86-64-avx512-bf16-intel", "x86-64-amx", "sm_80", "sm_90", "sm_100"]
 PYTHONS = {"python_ms": "Python", "python_kept_ms": "Python that keeps memory"}
+RECIPE_PYTHONS = {**PYTHONS, "python_compiled_ms": "Python, compiled"}
 DISTURBED = 0.1  # share of the machine that other programs took
 
 HEAD = """# Results by class of machine
@@ -19,7 +20,12 @@ compare ratios, not times, between columns.
 "Python" is PyTorch as it is started. glibc then gives large blocks back to the system and takes them again in each step, and the
 kernel zeroes their pages each time. The program `demi` tells glibc to keep them. "Python that keeps memory" does so, too, by
 `MALLOC_MMAP_MAX_=0 MALLOC_TRIM_THRESHOLD_=8589934592 MALLOC_TOP_PAD_=268435456`: what is left against it is what demi computes
-faster, and the difference between the two rows is memory that any program can keep.
+faster, and the difference between the two rows is memory that any program can keep. "Python, compiled" keeps memory (on a CPU) and runs
+the model under torch.compile, in the best of the modes that were measured. In the GPT rows Python is nanoGPT, with GPT-2's words padded
+to 50,304.
+
+A step of demi has its batch in it: drawn, converted and, of pictures, normalised. So has Python's where the row says "drawn as demi's";
+figures with "one, repeated" are of a peer that was spared that.
 
 """
 
@@ -88,17 +94,56 @@ def matmul_rows():
                    lambda f, find=find: cell(100 * find(f, False)["of_peak"], "{:.0f} %"))
 
 
+def mixed_of(f):
+    return f.get("fp16") or f["bf16"]
+
+
+def share_of_peak(row):
+    return row["flop"] / (1e-3 * row["demi_ms"]) / (1e12 * row["peak_tflops"])
+
+
+def strongest_peer(row):
+    """Its time over demi's, and its name."""
+    kind = min((kind for kind in RECIPE_PYTHONS if kind in row), key=row.get, default=None)
+    if not kind:
+        raise KeyError("measured without a peer")
+    return cell(row[kind] / row["demi_ms"], "{:.2f} ×") + f" ({RECIPE_PYTHONS[kind]})"
+
+
+def data_of_peer(row):
+    if "vocabulary" in row:
+        return "drawn as demi's"
+    return {"loader": "drawn as demi's", "resident": "one, repeated"}[row.get("data", "resident")] if "python_ms" in row else ""
+
+
+def cudnn_of(row):
+    tf32 = [place for place, allowed in row["tf32"].items() if allowed]
+    return f"{row['cudnn']['version']}, {'fastest' if row['cudnn']['benchmark'] else 'by rule'}, TF32 {' and '.join(tf32) or 'off'}"
+
+
 def recipe_rows():
-    for recipe in ("mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm"):
-        mixed = lambda f: f.get("fp16") or f["bf16"]
+    for recipe in ("mlp", "fashion-cnn", "cifar10-resnet50", "imdb-lstm", "gpt-shakespeare", "gpt2"):
         yield recipe, f"{recipe}, a step: FP32, ms", lambda f: cell(f["fp32"]["demi_ms"], "{:.1f}")
-        yield recipe, f"{recipe}, a step: mixed, ms", lambda f: cell(mixed(f)["demi_ms"], "{:.1f}")
-        yield recipe, f"{recipe}: FP32 / mixed", lambda f: cell(f["fp32"]["demi_ms"] / mixed(f)["demi_ms"], "**{:.2f} ×**")
-        for kind, name in PYTHONS.items():
+        yield recipe, f"{recipe}, a step: TF32, ms", lambda f: cell(f["tf32"]["demi_ms"], "{:.1f}")
+        yield recipe, f"{recipe}, a step: mixed, ms", lambda f: cell(mixed_of(f)["demi_ms"], "{:.1f}")
+        yield recipe, f"{recipe}: FP32 / mixed", lambda f: cell(f["fp32"]["demi_ms"] / mixed_of(f)["demi_ms"], "**{:.2f} ×**")
+        for kind, name in RECIPE_PYTHONS.items():
             yield (recipe, f"{recipe}: {name}, FP32 / demi FP32",
                    lambda f, kind=kind: cell(f["fp32"][kind] / f["fp32"]["demi_ms"], "{:.2f} ×"))
+            yield (recipe, f"{recipe}: {name}, TF32 / demi TF32",
+                   lambda f, kind=kind: cell(f["tf32"][kind] / f["tf32"]["demi_ms"], "{:.2f} ×"))
             yield (recipe, f"{recipe}: {name}, autocast / demi mixed",
-                   lambda f, kind=kind: cell(mixed(f)[kind] / mixed(f)["demi_ms"], "**{:.2f} ×**"))
+                   lambda f, kind=kind: cell(mixed_of(f)[kind] / mixed_of(f)["demi_ms"], "**{:.2f} ×**"))
+        yield (recipe, f"{recipe}: torch.compile's mode, FP32 and mixed",
+               lambda f: f["fp32"]["python_compiled_mode"] + " and " + mixed_of(f)["python_compiled_mode"])
+        yield recipe, f"{recipe}: strongest peer / demi, FP32", lambda f: strongest_peer(f["fp32"])
+        yield recipe, f"{recipe}: strongest peer / demi, mixed", lambda f: strongest_peer(mixed_of(f))
+        yield recipe, f"{recipe}: Python's batches", lambda f: data_of_peer(f["fp32"])
+        yield recipe, f"{recipe}, FP32: share of the peak", lambda f: cell(100 * share_of_peak(f["fp32"]), "{:.0f} %")
+        yield recipe, f"{recipe}, TF32: share of the peak", lambda f: cell(100 * share_of_peak(f["tf32"]), "{:.0f} %")
+        yield recipe, f"{recipe}, mixed: share of the peak", lambda f: cell(100 * share_of_peak(mixed_of(f)), "{:.0f} %")
+        yield recipe, f"{recipe}, mixed: nanoGPT's attention", lambda f: ", ".join(mixed_of(f)["attention"])
+        yield recipe, f"{recipe}, FP32: Python's cuDNN", lambda f: cudnn_of(f["fp32"])
 
 
 def compare_rows():
@@ -145,16 +190,19 @@ def disturbed(part):
 
 
 def table_of(rows, results):
+    """Without the rows that no class has."""
     lines = ["| | " + " | ".join(results) + " |", "|---|" + "---|" * len(results)]
     for part, title, figure in rows:
         cells = []
         for one in results.values():
             measured = one.get("parts", {}).get(part)
             try:
-                cells.append(figure(measured["figures"]) + ("°" if disturbed(measured) else "") if measured else "")
-            except (KeyError, IndexError, StopIteration):  # this part was measured without the peer
-                cells.append("")
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+                text = figure(measured["figures"]) if measured else ""
+            except (KeyError, IndexError, StopIteration):  # this part was measured without the peer, or before it had that figure
+                text = ""
+            cells.append(text + ("°" if text and disturbed(measured) else ""))
+        if any(cells):
+            lines.append(f"| {title} | " + " | ".join(cells) + " |")
     return lines
 
 

@@ -1,16 +1,22 @@
 """Python PyTorch's own time for the recipes of `demi bench recipe`: the same model, sizes and optimizer.
 
-    $(benchmarks/peers/make_env.sh) benchmarks/peers/recipe_peer.py mlp --precision bf16
+    $(benchmarks/peers/make_env.sh) benchmarks/peers/recipe_peer.py mlp --precision bf16 --loader [--compile MODE]
 
-Prints one JSON object: ms a step (median, minimum, maximum), after warm-up. Precision fp32, bf16
-(torch.autocast), or on a GPU fp16 (torch.autocast and torch.amp.GradScaler)."""
+Prints one JSON object: ms a step (median, minimum, maximum), after warm-up. Precision fp32, bf16 (torch.autocast), or on a GPU fp16
+(torch.autocast and torch.amp.GradScaler).
+
+A step is forward, backward and update. `--loader` has the batch in it, too, drawn as demi's Trainer draws it, whose time in `demi bench
+recipe` has its data: so both sides time the same. Without it one batch is repeated. The peer has the option rather than demi, since a
+training has its data in each step. What is left: demi counts right answers as well.
+"""
 import argparse
 import json
-import statistics
-import time
 
+import recipe_data
+import timed_step
 import torch
 from torch import nn
+from torch.utils.flop_counter import FlopCounterMode
 
 BATCH_SIZES = {"mlp": 512, "fashion-cnn": 256, "cifar10-resnet50": 32, "synthetic-resnet50": 32, "imdb-lstm": 64}
 
@@ -83,7 +89,7 @@ def workload(a):
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9, weight_decay=5e-4)
         return model, x, torch.randint(0, 10, (a.batch_size,)), nn.functional.cross_entropy, optimizer
     if a.recipe == "synthetic-resnet50":
-        import torchvision  # not needed by the others
+        import torchvision  # no other recipe needs it
         model = torchvision.models.resnet50().to(memory_format=torch.channels_last)
         x = torch.randn(a.batch_size, 3, 224, 224).contiguous(memory_format=torch.channels_last)
         optimizer = torch.optim.SGD(model.parameters(), 0.0125, momentum=0.9, weight_decay=1e-4)
@@ -94,48 +100,71 @@ def workload(a):
     return model, x, y, nn.functional.binary_cross_entropy_with_logits, torch.optim.Adam(model.parameters(), 1e-3)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def arguments():
+    parser = argparse.ArgumentParser(prog="recipe_peer.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", choices=list(BATCH_SIZES))
-    parser.add_argument("--precision", choices=["fp32", "bf16", "fp16"], default="fp32")
-    parser.add_argument("--batch-size", type=int, default=None)
-    parser.add_argument("--width", type=int, default=4096)
-    parser.add_argument("--length", type=int, default=256)
-    parser.add_argument("--warmup", type=int, default=2)
-    parser.add_argument("--steps", type=int, default=8)
+    parser.add_argument("--batch-size", type=timed_step.whole(1), help="[the recipe's]")
+    parser.add_argument("--width", type=timed_step.whole(1), default=4096, help="of mlp [4096]")
+    parser.add_argument("--length", type=timed_step.whole(1), default=256, help="of imdb-lstm's texts [256]")
+    parser.add_argument("--steps", type=timed_step.whole(1), default=8, help="timed steps [8]")
+    parser.add_argument("--loader", action="store_true", help="a step draws its batch from a data set in memory [one batch is repeated]")
     parser.add_argument("--flush-denormal", action="store_true",
                         help="torch.set_flush_denormal(True), which is off in Python by default and on in demi")
-    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu")
-    parser.add_argument("--compile", metavar="MODE", choices=["default", "reduce-overhead", "max-autotune"],
-                        help="torch.compile(mode=MODE) of the model; needs more --warmup [eager]")
+    timed_step.add_options(parser, warmup=2)
     a = parser.parse_args()
-    torch.set_flush_denormal(a.flush_denormal)
+    timed_step.prepare(parser, a)
     a.batch_size = a.batch_size or BATCH_SIZES[a.recipe]
-    model, x, y, loss_of, optimizer = workload(a)
+    if a.loader and a.batch_size > recipe_data.examples(a):
+        parser.error(f"--batch-size {a.batch_size}: the data set of {a.recipe} has {recipe_data.examples(a)} examples")
+    return parser, a
+
+
+def flop_of(model, loss_of, x, y):
+    """Of the products and convolutions of a step as PyTorch counts them; None of an LSTM, which its counter does not know."""
+    if isinstance(model, LSTMClassifier):
+        return None
+    with FlopCounterMode(display=False) as counter:
+        loss_of(model(x), y).backward()
+    model.zero_grad()
+    return counter.get_total_flops()
+
+
+def measure(parser, a):
+    torch.set_flush_denormal(a.flush_denormal)
+    try:
+        model, x, y, loss_of, optimizer = workload(a)
+    except ImportError as missing:
+        parser.error(f"{a.recipe} needs a package that this Python does not have: {missing}")
     model, x, y = model.to(a.device), x.to(a.device), y.to(a.device)
-    if a.compile:
-        model = torch.compile(model, mode=a.compile)
-    synchronize = torch.cuda.synchronize if a.device == "cuda" else lambda: None
-    dtype = {"fp32": None, "bf16": torch.bfloat16, "fp16": torch.float16}[a.precision]
+    flop = flop_of(model, loss_of, x, y)
+    model = timed_step.compiled(model, a)
+    batches = recipe_data.loader(a) if a.loader else recipe_data.resident(x, y)
+    next(batches)  # the data set is made here
+    dtype = timed_step.dtype_of(a)
     scaler = torch.amp.GradScaler(a.device, enabled=a.precision == "fp16")
-    times = []
-    for step in range(a.warmup + a.steps):
-        synchronize()
-        start = time.perf_counter()
+    loss = None
+
+    def step():
+        nonlocal loss
+        inputs, targets = next(batches)
         with torch.autocast(a.device, dtype, enabled=dtype is not None):
-            output = model(x)
-        loss = loss_of(output.float(), y)
+            output = model(inputs)
+        loss = loss_of(output.float(), targets)
         scaler.scale(loss).backward()
         scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
-        synchronize()
-        if step >= a.warmup:
-            times.append(1e3 * (time.perf_counter() - start))
-    print(json.dumps({"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size, "compile": a.compile,
-                      "flush_denormal": a.flush_denormal,
-                      "ms": statistics.median(times), "min_ms": min(times), "max_ms": max(times),
-                      "loss": loss.item(), "torch": torch.__version__, "threads": torch.get_num_threads()}))
+
+    seconds = timed_step.warm_up(step, a)
+    times = [timed_step.timed(step, a) for _ in range(a.steps)]
+    return {"recipe": a.recipe, "precision": a.precision, "batch_size": a.batch_size, "data": "loader" if a.loader else "resident",
+            **timed_step.compilation(seconds, a), "flush_denormal": a.flush_denormal, **timed_step.median_of(times), "loss": loss.item(),
+            "flop": flop, **timed_step.device_modes(a), "torch": torch.__version__, "threads": torch.get_num_threads()}
+
+
+def main():
+    parser, a = arguments()
+    print(json.dumps(timed_step.run(parser, a, lambda: measure(parser, a))))
 
 
 if __name__ == "__main__":
