@@ -27,7 +27,7 @@ fi
 mapfile -t tests < <(ctest --test-dir "$folder" --show-only --label-regex '^unit$' | sed -n 's/^ *Test *#[0-9]*: //p' |
   grep -vE '^(unit\.(core|data|profile|cli|lab\.(number|tokens|report))|tree\..*|tests\.dlopen)$')
 if [ -n "$some" ]; then
-  by_instruction_set=$(sed -n 's,^demi/\([a-z]*\):.* demi/\(kernels\|products\)\( .*\)\?$,unit.\1,p' scripts/layers.txt; echo unit.kernels)
+  by_instruction_set=$(sed -n 's,^demi/\([a-z_]*\):.* demi/\(kernels\|products\)\( .*\)\?$,unit.\1,p' scripts/layers.txt; echo unit.kernels)
   mapfile -t tests < <(printf '%s\n' "${tests[@]}" | grep -xF "$by_instruction_set")
 fi
 

@@ -55,6 +55,20 @@ void autocast_0(torch::nn::Sequential& model, const torch::Tensor& input,
   torch::Tensor loss = torch::nn::functional::cross_entropy(output, target);
 }
 
+void batch_norm_0() {
+  torch::nn::Sequential features(
+      torch::nn::Conv2d(torch::nn::Conv2dOptions(1, 32, 3).padding(1).bias(false)),
+      demi::nn::BatchNorm2d(demi::nn::BatchNorm2dOptions(32).relu(true).pool(2)),
+      torch::nn::Identity());
+}
+
+void batch_norm_1(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& bias,
+                  const at::Tensor& running_mean, const at::Tensor& running_var,
+                  const at::Tensor& shortcut) {
+  at::Tensor y = demi::batch_norm_relu(x, weight, bias, running_mean, running_var,
+                                       {.training = true, .add = shortcut});
+}
+
 void backends_0(const std::function<void()>& measure) {
   const demi::Backends now = demi::Backends::current();
   demi::Backends{.cudnn_benchmark = true}.set();

@@ -5,6 +5,7 @@
 
 #include "demi/core/source_dir_testing.h"
 #include "demi/imported/imported_model.h"
+#include "demi/nn/batch_norm.h"
 #include "demi/nn/transformer_block.h"
 #include "lab/models/fashion_cnn.h"
 #include "lab/models/gpt.h"
@@ -18,6 +19,8 @@ namespace demi::every_module {
 
 using at::Tensor;
 
+inline Tensor pictures(int channels, int size) { return torch::randn({4, channels, size, size}); }
+
 // Of each a new module, a batch of 4 for it, and the name by which it is printed.
 
 struct OfNorm {
@@ -25,6 +28,12 @@ struct OfNorm {
   static Holder make() { return Holder(nn::NormOptions{.width = 8}); }
   static Tensor input() { return torch::randn({4, 8}); }
   static constexpr const char* kName = "demi::nn::Norm(8, layer_norm";
+};
+struct OfBatchNorm2d {
+  using Holder = nn::BatchNorm2d;
+  static Holder make() { return Holder(nn::BatchNorm2dOptions(3).relu(true).pool(2)); }
+  static Tensor input() { return pictures(3, 5); }
+  static constexpr const char* kName = "demi::nn::BatchNorm2d(3";
 };
 struct OfFeedForward {
   using Holder = nn::FeedForward;
@@ -52,7 +61,6 @@ struct OfTransformerBlock {
   static constexpr const char* kName = "demi::nn::TransformerBlock(";
 };
 
-inline Tensor pictures(int channels, int size) { return torch::randn({4, channels, size, size}); }
 inline Tensor tokens() { return torch::randint(11, {4, 6}, torch::kLong); }
 
 struct OfMLP {

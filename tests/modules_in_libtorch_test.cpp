@@ -117,8 +117,8 @@ class ModuleInLibTorch : public testing::Test {
 };
 
 using Modules =
-    testing::Types<OfNorm, OfFeedForward, OfSelfAttention, OfTransformerBlock, OfMLP, OfSimpleCNN,
-                   OfFashionCNN, OfResNet, OfVGG19, OfLSTMClassifier,
+    testing::Types<OfNorm, OfBatchNorm2d, OfFeedForward, OfSelfAttention, OfTransformerBlock, OfMLP,
+                   OfSimpleCNN, OfFashionCNN, OfResNet, OfVGG19, OfLSTMClassifier,
                    OfGPT<models::GPTForm::gpt2, true>, OfGPT<models::GPTForm::llama, false>,
                    OfGPT<models::GPTForm::nanochat, true>, OfImportedModel<kGraph, kLogits>,
                    OfImportedModel<kScript, kRest>>;

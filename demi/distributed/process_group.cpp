@@ -17,6 +17,7 @@
 #include <utility>
 #include <vector>
 
+#include "demi/batch_norm/synchronised_layers.h"
 #include "demi/core/error.h"
 #include "demi/core/libtorch.h"
 #include "demi/distributed/c10d.h"
@@ -28,7 +29,6 @@
 #include "demi/distributed/rendezvous.h"
 #include "demi/distributed/start.h"
 #include "demi/distributed/store.h"
-#include "demi/distributed/synchronised_layers.h"
 #include "demi/tensor/dtype.h"
 
 namespace demi::distributed {
@@ -322,7 +322,7 @@ void ProcessGroup::meet(const std::shared_ptr<Store>& store, const ProcessGroupO
   impl_->liveness->set_met();
 }
 
-ProcessGroup::~ProcessGroup() { forget_layers_of(*this); }
+ProcessGroup::~ProcessGroup() { batch_norm::forget_layers_of(*this); }
 
 int ProcessGroup::rank() const { return impl_->ranks.rank; }
 int ProcessGroup::world_size() const { return impl_->ranks.world_size; }

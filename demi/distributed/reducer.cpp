@@ -9,8 +9,8 @@
 #include <chrono>
 #include <utility>
 
+#include "demi/batch_norm/synchronised_layers.h"
 #include "demi/core/error.h"
-#include "demi/distributed/synchronised_layers.h"
 #include "demi/tensor/dtype.h"
 #include "demi/weights/streams.h"
 
@@ -149,7 +149,7 @@ void Reducer::begin_round() {
   in_round_ = true;
   ++rounds_;
   late_ = false;
-  sends_early_ = !has_layers(group_);
+  sends_early_ = !batch_norm::has_layers(group_);
   if (options_.uneven_batches) {
     active_flags_ = at::zeros({group_.world_size()}, at::kInt);
     if (!has_joined_) active_flags_[group_.rank()] = 1;

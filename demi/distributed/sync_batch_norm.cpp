@@ -13,10 +13,10 @@
 #include <utility>
 #include <vector>
 
+#include "demi/batch_norm/synchronised_layers.h"
 #include "demi/core/error.h"
 #include "demi/core/local_pass.h"
 #include "demi/distributed/process_group.h"
-#include "demi/distributed/synchronised_layers.h"
 
 namespace demi::distributed {
 namespace {
@@ -147,7 +147,7 @@ at::Tensor batch_norm(const at::Tensor& input, const std::optional<at::Tensor>& 
                       const std::optional<at::Tensor>& running_var, bool training, double momentum,
                       double eps, bool cudnn_enabled) {
   const bool may_be = training && !is_local_pass() && running_mean && running_mean->defined();
-  ProcessGroup* group = may_be ? group_of(*running_mean) : nullptr;
+  ProcessGroup* group = may_be ? batch_norm::group_of(*running_mean) : nullptr;
   if (!group)
     return at::native::batch_norm(input, weight, bias, running_mean, running_var, training,
                                   momentum, eps, cudnn_enabled);
@@ -200,13 +200,13 @@ std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGroup& grou
               .advice = "leave it on"});
   replace_operator();
   std::int64_t count = 0;
-  for (const auto& [name, mean] : means) count += synchronise(mean, group) ? 1 : 0;
+  for (const auto& [name, mean] : means) count += batch_norm::synchronise(mean, group) ? 1 : 0;
   return count;
 }
 
 bool has_synchronised_batch_norm(const torch::nn::Module& model) {
   for (const auto& [name, mean] : running_means(model))
-    if (mean.defined() && group_of(mean)) return true;
+    if (mean.defined() && batch_norm::group_of(mean)) return true;
   return false;
 }
 

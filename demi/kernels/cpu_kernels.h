@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
+#include "demi/kernels/batch_norm.h"
 #include "demi/kernels/exponent_counts.h"
 #include "demi/kernels/lstm.h"
 #include "demi/kernels/path.h"
@@ -53,6 +54,10 @@ struct CpuKernels {
   /// to = gradient times gelu's slope at from.
   void (*gelu_gradient)(void* to, Storage storage, const void* gradient, const void* from,
                         std::int64_t n);
+
+  /// Pieces [begin, end) of pieces_of(norm, pass) (batch_norm.h).
+  void (*batch_norm)(const BatchNorm& norm, BatchNormPass pass, std::int64_t begin,
+                     std::int64_t end);
 };
 
 /// The kernels of a path, or null where this build or machine does not have it (path.h says why).

@@ -6,11 +6,13 @@
 
 #include "demi/core/number.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/kernels/testing/kernels_here.h"
 #include "demi/kernels/testing/special_values.h"
 
 namespace demi::kernels {
 namespace {
 
+using testing::kernels_here;
 using testing::kInfinity;
 
 /// (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2.
@@ -24,13 +26,6 @@ double slope_in_fp64(double x) {
   const double s = share_in_fp64(x);
   const double slope_of_u = std::sqrt(2 / std::numbers::pi) * (1 + 3 * 0.044715 * x * x);
   return s + x * s * (1 - s) * 2 * slope_of_u;
-}
-
-std::vector<const CpuKernels*> kernels_here() {
-  std::vector<const CpuKernels*> found;
-  for (const Path path : {Path::reference, Path::avx2, Path::avx512})
-    if (const CpuKernels* kernels = cpu_kernels(path)) found.push_back(kernels);
-  return found;
 }
 
 std::vector<float> many_values() {

@@ -13,6 +13,7 @@
 
 #include "demi/core/source_dir_testing.h"
 #include "demi/loop/observer.h"
+#include "demi/nn/batch_norm.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/sgd.h"
 #include "demi/step/param_state.h"
@@ -325,6 +326,18 @@ TEST(OriginSearch, ABatchNormOfNegativeVariance) {
   EXPECT_EQ(reported[0].place, Place::forward);
   EXPECT_EQ(reported[0].name, "batch_norm");
   EXPECT_EQ(reported[0].op, "aten::batch_norm");
+}
+
+// Normalisation and ReLU are one operator.
+TEST(OriginSearch, ABatchNormWithReLU) {
+  Job job;
+  nn::BatchNorm2d norm(nn::BatchNorm2dOptions(kWidth).relu(true));
+  job.model->register_module("with_relu", norm);
+  norm->options.eps(-100);
+  job.plant(30, [&](const at::Tensor& x) {
+    return norm->forward(x.unsqueeze(-1).unsqueeze(-1)).squeeze(-1).squeeze(-1);
+  });
+  expect_named(job, {Place::forward, "with_relu", "demi::batch_norm_relu", ""});
 }
 
 TEST(OriginSearch, ANormalizationByHand) {

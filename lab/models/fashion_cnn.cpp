@@ -1,11 +1,9 @@
 #include "lab/models/fashion_cnn.h"
 
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/pooling.h>
 
+#include "demi/nn/batch_norm.h"
 #include "lab/models/check.h"
 #include "lab/models/entries.h"
 #include "lab/models/for_pictures.h"
@@ -13,12 +11,14 @@
 namespace demi::models {
 namespace {
 
-void add_block(torch::nn::Sequential& features, int64_t in, int64_t out) {
+// The names of the layers that follow count those that BatchNorm2d computes, ReLU and pooling.
+void add_block(torch::nn::Sequential& features, int64_t in, int64_t out, bool pools) {
   // BatchNorm's shift makes a bias of the convolution superfluous.
   features->push_back(
       torch::nn::Conv2d(torch::nn::Conv2dOptions(in, out, 3).padding(1).bias(false)));
-  features->push_back(torch::nn::BatchNorm2d(out));
-  features->push_back(torch::nn::ReLU(torch::nn::ReLUOptions(/*inplace=*/true)));
+  features->push_back(nn::BatchNorm2d(nn::BatchNorm2dOptions(out).relu(true).pool(pools ? 2 : 1)));
+  features->push_back(torch::nn::Identity());
+  if (pools) features->push_back(torch::nn::Identity());
 }
 
 }  // namespace
@@ -33,14 +33,11 @@ FashionCNNImpl::FashionCNNImpl(const FashionCNNOptions& options) : options_(opti
 void FashionCNNImpl::reset() {
   features_ = register_module("features", torch::nn::Sequential());
   classifier_ = register_module("classifier", torch::nn::Sequential());
-  const auto pool = [&] { features_->push_back(torch::nn::MaxPool2d(2)); };
-  add_block(features_, options_.channels, 32);
-  add_block(features_, 32, 32);
-  pool();
-  add_block(features_, 32, 64);
-  add_block(features_, 64, 64);
-  pool();
-  add_block(features_, 64, 128);
+  add_block(features_, options_.channels, 32, /*pools=*/false);
+  add_block(features_, 32, 32, true);
+  add_block(features_, 32, 64, false);
+  add_block(features_, 64, 64, true);
+  add_block(features_, 64, 128, false);
   classifier_->push_back(torch::nn::Linear(128, options_.classes));
 }
 

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 #include <torch/nn/init.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/pooling.h>
+#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <charconv>
@@ -13,6 +11,7 @@
 #include <utility>
 
 #include "demi/core/error.h"
+#include "demi/nn/batch_norm.h"
 #include "lab/models/check.h"
 #include "lab/models/entries.h"
 #include "lab/models/for_pictures.h"
@@ -28,9 +27,16 @@ Conv2d convolution(int64_t in, int64_t out, int64_t kernel, int64_t stride = 1) 
   return layer;
 }
 
-ReLU relu() { return ReLU(ReLUOptions(/*inplace=*/true)); }
+nn::BatchNorm2d norm(int64_t width) { return nn::BatchNorm2d(nn::BatchNorm2dOptions(width)); }
+nn::BatchNorm2d norm_relu(int64_t width, const MaxPooling& pool = {}) {
+  return nn::BatchNorm2d(nn::BatchNorm2dOptions(width).relu(true).pool(pool));
+}
+/// In the place of a ReLU that the normalisation before it computes: the names of the layers that
+/// follow count it.
+Identity in_place_of_relu() { return {}; }
 
-/// relu(body(x) + shortcut(x)); the shortcut is the identity where shapes agree.
+/// relu(body(x) + shortcut(x)), where the last normalisation of the body computes sum and ReLU; the
+/// shortcut is the identity where shapes agree.
 class BlockImpl : public demi::nn::Cloneable<BlockImpl> {
  public:
   BlockImpl(ResNetBlock kind, int64_t in, int64_t width, int64_t stride)
@@ -41,21 +47,25 @@ class BlockImpl : public demi::nn::Cloneable<BlockImpl> {
   void reset() override {
     const int64_t out = kind_ == ResNetBlock::basic ? width_ : 4 * width_;
     if (kind_ == ResNetBlock::basic) {
-      body_ = Sequential(convolution(in_, width_, 3, stride_), BatchNorm2d(width_), relu(),
-                         convolution(width_, width_, 3), BatchNorm2d(width_));
+      body_ = Sequential(convolution(in_, width_, 3, stride_), norm_relu(width_),
+                         in_place_of_relu(), convolution(width_, width_, 3), norm_relu(width_));
     } else {
-      body_ = Sequential(convolution(in_, width_, 1), BatchNorm2d(width_), relu(),
-                         convolution(width_, width_, 3, stride_), BatchNorm2d(width_), relu(),
-                         convolution(width_, out, 1), BatchNorm2d(out));
+      body_ = Sequential(convolution(in_, width_, 1), norm_relu(width_), in_place_of_relu(),
+                         convolution(width_, width_, 3, stride_), norm_relu(width_),
+                         in_place_of_relu(), convolution(width_, out, 1), norm_relu(out));
     }
     register_module("body", body_);
     if (in_ == out && stride_ == 1) return;
-    shortcut_ = register_module("shortcut",
-                                Sequential(convolution(in_, out, 1, stride_), BatchNorm2d(out)));
+    shortcut_ =
+        register_module("shortcut", Sequential(convolution(in_, out, 1, stride_), norm(out)));
   }
 
   at::Tensor forward(const at::Tensor& x) {
-    return body_->forward(x).add_(shortcut_ ? shortcut_->forward(x) : x).relu_();
+    at::Tensor inner = x;
+    const auto last = body_->end() - 1;
+    for (auto layer = body_->begin(); layer != last; ++layer) inner = layer->forward(inner);
+    return last->get<nn::BatchNorm2dImpl>().forward_add(inner,
+                                                        shortcut_ ? shortcut_->forward(x) : x);
   }
 
  private:
@@ -137,8 +147,9 @@ void ResNetImpl::reset() {
   const bool imagenet = options.stem == ResNetStem::imagenet;
   stem_ = Sequential(
       imagenet ? convolution(options.channels, 64, 7, 2) : convolution(options.channels, 64, 3),
-      BatchNorm2d(64), relu());
-  if (imagenet) stem_->push_back(MaxPool2d(MaxPool2dOptions(3).stride(2).padding(1)));
+      norm_relu(64, imagenet ? MaxPooling{{3, 3}, {2, 2}, {1, 1}} : MaxPooling{}),
+      in_place_of_relu());
+  if (imagenet) stem_->push_back(Identity());  // in the place of the pooling
   stages_ = Sequential();
   int64_t in = 64;
   for (std::size_t stage = 0; stage < options.depths.size(); ++stage) {

@@ -1,12 +1,13 @@
 #include "lab/models/vgg.h"
 
 #include <torch/nn/init.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/conv.h>
 #include <torch/nn/modules/linear.h>
-#include <torch/nn/modules/pooling.h>
 
+#include <cstddef>
+#include <iterator>
+
+#include "demi/nn/batch_norm.h"
 #include "lab/models/check.h"
 #include "lab/models/entries.h"
 #include "lab/models/for_pictures.h"
@@ -31,17 +32,17 @@ void VGG19Impl::reset() {
   using namespace torch::nn;
   layers_ = register_module("layers", Sequential());
   int64_t in = options_.channels;
-  for (int64_t out : kConfigurationE) {
-    if (out == kPool) {
-      layers_->push_back(MaxPool2d(2));
-      continue;
-    }
+  for (std::size_t i = 0; i < std::size(kConfigurationE); ++i) {
+    const int64_t out = kConfigurationE[i];
+    if (out == kPool) continue;  // belongs to the normalisation before it
+    const bool pools = kConfigurationE[i + 1] == kPool;
     Conv2d convolution(Conv2dOptions(in, out, 3).padding(1));
     init::kaiming_normal_(convolution->weight, 0.0, torch::kFanOut, torch::kReLU);
     init::zeros_(convolution->bias);
     layers_->push_back(convolution);
-    layers_->push_back(BatchNorm2d(out));
-    layers_->push_back(ReLU(ReLUOptions(/*inplace=*/true)));
+    layers_->push_back(nn::BatchNorm2d(nn::BatchNorm2dOptions(out).relu(true).pool(pools ? 2 : 1)));
+    layers_->push_back(Identity());  // ReLU's number, and the pooling's
+    if (pools) layers_->push_back(Identity());
     in = out;
   }
   layers_->push_back(Flatten());

@@ -49,6 +49,14 @@ inline Vector clamp(Vector x, Vector limit) {
 inline Vector select_less(Vector x, Vector limit, Vector yes, Vector no) {
   return Vector(_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(x.v, limit.v, _CMP_LT_OQ)));
 }
+inline Vector select_not_above(Vector x, Vector limit, Vector yes, Vector no) {
+  return Vector(_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(x.v, limit.v, _CMP_LE_OQ)));
+}
+inline Vector select_equal(Vector x, Vector y, Vector yes, Vector no) {
+  return Vector(_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(x.v, y.v, _CMP_EQ_OQ)));
+}
+inline Vector from_whole(__m256i words) { return Vector(_mm256_cvtepi32_ps(words)); }
+inline __m256i to_whole(Vector x) { return _mm256_cvtps_epi32(x.v); }
 inline Vector power_of_two(Vector shifted) {
   const __m256i n = _mm256_slli_epi32(_mm256_castps_si256(shifted.v), 23);
   return Vector(_mm256_castsi256_ps(_mm256_add_epi32(n, _mm256_set1_epi32(0x3F800000))));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "demi/kernels/cpu/arrays.h"
+#include "demi/kernels/cpu/batch_norm.h"
 #include "demi/kernels/cpu/exponents.h"
 #include "demi/kernels/cpu/gelu.h"
 #include "demi/kernels/cpu/lstm.h"
@@ -24,7 +25,8 @@ constexpr CpuKernels vector_kernels(Path path) {
           .lstm_forward = lstm_forward_step,
           .lstm_backward = lstm_backward_step,
           .gelu = gelu_array,
-          .gelu_gradient = gelu_gradient_array};
+          .gelu_gradient = gelu_gradient_array,
+          .batch_norm = batch_norm_pieces<Vector>};
 }
 
 }  // namespace

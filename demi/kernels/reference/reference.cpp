@@ -5,6 +5,7 @@
 #include "demi/kernels/formulas.h"
 #include "demi/kernels/gelu_formulas.h"
 #include "demi/kernels/lstm_formulas.h"
+#include "demi/kernels/reference/batch_norm.h"
 #include "demi/kernels/reference/elements.h"
 #include "demi/kernels/reference/passes.h"
 
@@ -125,7 +126,8 @@ constexpr CpuKernels kReference = {.path = Path::reference,
                                    .lstm_forward = lstm_forward_step,
                                    .lstm_backward = lstm_backward_step,
                                    .gelu = gelu_array,
-                                   .gelu_gradient = gelu_gradient_array};
+                                   .gelu_gradient = gelu_gradient_array,
+                                   .batch_norm = batch_norm_pieces<float>};
 
 }  // namespace
 

@@ -3,8 +3,12 @@
 #include <ATen/core/Tensor.h>
 
 namespace demi::distributed {
-
 class ProcessGroup;
+}
+
+namespace demi::batch_norm {
+
+using distributed::ProcessGroup;
 
 // Which batch normalisations are synchronised, and over which group, by their running mean: a
 // layer's forward passes it to the operator, and no two layers share one. Of the whole process;
@@ -19,4 +23,4 @@ bool has_layers(const ProcessGroup& group);
 /// The group ends.
 void forget_layers_of(const ProcessGroup& group);
 
-}  // namespace demi::distributed
+}  // namespace demi::batch_norm

@@ -1,4 +1,4 @@
-#include "demi/distributed/synchronised_layers.h"
+#include "demi/batch_norm/synchronised_layers.h"
 
 #include <algorithm>
 #include <mutex>
@@ -6,7 +6,7 @@
 #include <unordered_map>
 #include <utility>
 
-namespace demi::distributed {
+namespace demi::batch_norm {
 namespace {
 
 // A weak reference keeps the address of a layer that has gone from being used again.
@@ -56,4 +56,4 @@ void forget_layers_of(const ProcessGroup& group) {
   std::erase_if(layers().all, [&](const auto& one) { return one.second.group == &group; });
 }
 
-}  // namespace demi::distributed
+}  // namespace demi::batch_norm

@@ -1,0 +1,30 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "demi/batch_norm/batch_norm.h"
+
+namespace demi::batch_norm {
+
+/// The arguments of one call of demi::batch_norm_relu. Tensors may be undefined, but for the input.
+struct Call {
+  at::Tensor input, weight, bias, running_mean, running_var;
+  BatchNormRelu options;
+
+  bool pools() const { return options.pool.size != std::array<std::int64_t, 2>{1, 1}; }
+};
+
+/// The call by LibTorch's operators.
+at::Tensor composed(const Call& call);
+
+/// Whether the kernels take the tensor's channels as the last dimension.
+bool is_channels_last(const at::Tensor& x);
+/// Whether fused() may compute the call, but for its pooling.
+bool is_for_kernels(const Call& call);
+/// Whether the pooling belongs to it.
+bool pools_by_kernels(const Call& call);
+
+/// The call by demi's kernels.
+at::Tensor fused(const Call& call);
+
+}  // namespace demi::batch_norm

@@ -1,0 +1,21 @@
+#include <ATen/Context.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+
+#include "demi/batch_norm/call.h"
+
+namespace demi::batch_norm {
+
+at::Tensor composed(const Call& call) {
+  const BatchNormRelu& o = call.options;
+  at::Tensor y =
+      at::batch_norm(call.input, call.weight, call.bias, call.running_mean, call.running_var,
+                     o.training, o.momentum, o.eps, at::globalContext().userEnabledCuDNN());
+  if (o.add.defined()) y = y + o.add;
+  if (o.relu) y = at::relu(y);
+  return call.pools() ? at::max_pool2d(y, o.pool.size, o.pool.stride, o.pool.padding) : y;
+}
+
+}  // namespace demi::batch_norm

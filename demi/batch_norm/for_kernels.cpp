@@ -1,0 +1,79 @@
+#include <ATen/core/Tensor.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "demi/autocast/op_table.h"
+#include "demi/autocast/parts.h"
+#include "demi/autocast/region_rules.h"
+#include "demi/batch_norm/call.h"
+#include "demi/batch_norm/synchronised_layers.h"
+#include "demi/core/local_pass.h"
+#include "demi/kernels/batch_norm.h"
+#include "demi/kernels/cpu_kernels.h"
+#include "demi/products/through_fp32.h"
+#include "demi/tensor/dtype.h"
+
+namespace demi::batch_norm {
+namespace {
+
+// Of smaller planes LibTorch's kernel is as fast.
+constexpr std::int64_t kSmallestPlane = 64;
+
+/// (C) FP32 without gaps on a CPU, or undefined.
+bool is_ordinary_of(const at::Tensor& channels, const at::Tensor& input) {
+  return !channels.defined() ||
+         (channels.scalar_type() == at::kFloat && channels.is_contiguous() &&
+          channels.numel() == input.size(1) && products::is_ordinary({&channels}));
+}
+
+/// Whether the region's policy, or one of demi::apply, names one of the operators.
+bool has_rules(const Call& call) {
+  if (parts_in_use())
+    for (const at::Tensor* tensor : {&call.weight, &call.bias})
+      if (tensor->defined() && dtype_of_part(*tensor)) return true;
+  static const std::array<int, 4> ops{op_number("batch_norm"), op_number("add.Tensor"),
+                                      op_number("relu"), op_number("max_pool2d")};
+  return region_has_rule(c10::kCPU, ops);
+}
+
+}  // namespace
+
+bool is_channels_last(const at::Tensor& x) {
+  const bool is = x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  return is && (x.size(1) > 1 || !x.is_contiguous());
+}
+
+bool is_for_kernels(const Call& call) {
+  const BatchNormRelu& o = call.options;
+  const at::Tensor& x = call.input;
+  const auto dtype = x.scalar_type();
+  if (x.dim() != 4 || !(dtype == at::kFloat || tensor::is_16_bit(dtype)) ||
+      !products::is_ordinary({&x, &o.add}) || !kernels::cpu_kernels())
+    return false;
+  if (o.add.defined() && o.add.sizes() != x.sizes()) return false;
+  if (!is_channels_last(x) &&
+      !(x.is_contiguous() && (x.size(1) == 1 || x.size(2) * x.size(3) >= kSmallestPlane)))
+    return false;
+  for (const at::Tensor* one : {&call.weight, &call.bias, &call.running_mean, &call.running_var})
+    if (!is_ordinary_of(*one, x)) return false;
+  if (call.running_mean.defined() != call.running_var.defined()) return false;
+  const bool is_synchronised = o.training && call.running_mean.defined() && !is_local_pass() &&
+                               group_of(call.running_mean) != nullptr;
+  return !is_synchronised && !has_rules(call);
+}
+
+bool pools_by_kernels(const Call& call) {
+  const MaxPooling& pool = call.options.pool;
+  for (std::size_t d = 0; d < 2; ++d) {
+    const std::int64_t length = call.input.size(static_cast<std::int64_t>(d) + 2);
+    if (pool.size[d] < 1 || pool.stride[d] < 1 || pool.padding[d] < 0 ||
+        pool.padding[d] > pool.size[d] / 2 || length + 2 * pool.padding[d] < pool.size[d])
+      return false;  // LibTorch says what is wrong
+  }
+  return is_channels_last(call.input) && !call.options.add.defined() &&
+         pool.size[0] * pool.size[1] <= kernels::kNoPlace;
+}
+
+}  // namespace demi::batch_norm

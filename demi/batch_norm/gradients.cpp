@@ -1,0 +1,100 @@
+#include "demi/batch_norm/gradients.h"
+
+#include <ATen/Context.h>
+#include <ATen/ops/batch_norm.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/max_pool2d.h>
+#include <ATen/ops/relu.h>
+#include <ATen/ops/threshold_backward.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+#include "demi/batch_norm/channels.h"
+#include "demi/batch_norm/statistics.h"
+
+namespace demi::batch_norm {
+
+using kernels::BatchNormPass;
+using torch::autograd::variable_list;
+
+Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient) {
+  const at::Tensor& x = saved.input;
+  kernels::BatchNorm norm = described(x, saved.relu, saved.pool);
+  const auto format = format_of(x);
+  const at::Tensor channels = channels_of(saved.statistics, saved.weight, saved.bias);
+  const at::Tensor above = gradient.contiguous(format);
+  Gradients result;
+  result.input = at::empty(x.sizes(), x.options(), format);
+  if (saved.has_add) result.add = at::empty_like(result.input);
+  point_to(norm, channels);
+  // Read alone; the struct's member is for both ways.
+  norm.output = saved.output.defined() ? const_cast<void*>(saved.output.const_data_ptr()) : nullptr;
+  norm.chosen = saved.chosen.defined()
+                    ? const_cast<std::uint8_t*>(saved.chosen.const_data_ptr<std::uint8_t>())
+                    : nullptr;
+  norm.output_gradient = above.const_data_ptr();
+  norm.add_gradient = result.add.defined() ? result.add.mutable_data_ptr() : nullptr;
+  norm.input_gradient = result.input.mutable_data_ptr();
+
+  const GradientSums sums = gradient_sums_of(norm);
+  const auto* const inverse = saved.statistics.const_data_ptr<float>() + norm.channels;
+  const auto count = static_cast<double>(norm.images * norm.height * norm.width);
+  const at::Tensor corrections = floats({2, norm.channels});
+  auto* const mean = corrections.mutable_data_ptr<float>();
+  result.weight = floats({norm.channels});
+  result.bias = floats({norm.channels});
+  auto* const of_weight = result.weight.mutable_data_ptr<float>();
+  auto* const of_bias = result.bias.mutable_data_ptr<float>();
+  for (std::int64_t c = 0; c < norm.channels; ++c) {
+    const double gradients = sums.gradient[static_cast<std::size_t>(c)];
+    const double products = sums.product[static_cast<std::size_t>(c)];
+    mean[c] = static_cast<float>(gradients / count);
+    mean[norm.channels + c] = static_cast<float>(products / count * inverse[c] * inverse[c]);
+    of_weight[c] = static_cast<float>(products * inverse[c]);
+    of_bias[c] = static_cast<float>(gradients);
+  }
+  if (saved.training) {
+    norm.mean_gradient = mean;
+    norm.slope = mean + norm.channels;
+  }
+  run(norm, BatchNormPass::backward);
+  return result;
+}
+
+Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient) {
+  const at::Tensor &x = saved.input, &weight = saved.weight, &bias = saved.bias;
+  at::Tensor mean, variance;
+  if (!saved.training) {
+    mean = saved.statistics[0];
+    variance = saved.statistics[1].pow(-2) - saved.eps;
+  }
+  at::Tensor y = at::batch_norm(x, weight, bias, mean, variance, saved.training, 0, saved.eps,
+                                at::globalContext().userEnabledCuDNN());
+  at::Tensor above = gradient;
+  Gradients result;
+  if (saved.has_add) {
+    // ReLU's input is not kept, and its output says where the gradient passes.
+    if (saved.relu) above = at::threshold_backward(above, saved.output, 0);
+    result.add = above;
+  } else {
+    if (saved.relu) y = at::relu(y);
+    if (saved.chosen.defined())
+      y = at::max_pool2d(y, saved.pool.size, saved.pool.stride, saved.pool.padding);
+  }
+  variable_list of;
+  for (const at::Tensor* one : {&x, &weight, &bias})
+    if (one->defined() && one->requires_grad()) of.push_back(*one);
+  if (of.empty()) return result;
+  const variable_list found = torch::autograd::grad({y}, of, {above}, /*retain_graph=*/true,
+                                                    /*create_graph=*/true);
+  std::size_t next = 0;
+  if (x.requires_grad()) result.input = found[next++];
+  if (weight.defined() && weight.requires_grad()) result.weight = found[next++];
+  if (bias.defined() && bias.requires_grad()) result.bias = found[next++];
+  return result;
+}
+
+}  // namespace demi::batch_norm

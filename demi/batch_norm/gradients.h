@@ -1,0 +1,27 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "demi/batch_norm/batch_norm.h"
+
+namespace demi::batch_norm {
+
+/// What backward keeps of a call, and the call's numbers.
+struct Saved {
+  at::Tensor input, weight, bias, statistics, output, chosen;
+  bool training, relu, has_add;
+  double eps;
+  MaxPooling pool;
+};
+
+/// Gradients of input, weight, bias, and what was added.
+struct Gradients {
+  at::Tensor input, weight, bias, add;
+};
+
+/// By the kernels.
+Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient);
+/// By LibTorch's operators, which autograd differentiates again. Given statistics are constants.
+Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient);
+
+}  // namespace demi::batch_norm

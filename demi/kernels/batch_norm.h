@@ -1,0 +1,75 @@
+#pragma once
+
+#include <cstdint>
+
+#include "demi/core/export.h"
+#include "demi/kernels/storage.h"
+
+namespace demi::kernels {
+
+/// Windows of a max pooling over height and width, without dilation. A window has at most 255
+/// places, counted row by row. size {1, 1}: no pooling.
+struct PoolWindows {
+  std::int64_t size[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0};
+  std::int64_t height = 0, width = 0;  // of the result
+
+  bool any() const { return size[0] * size[1] > 1; }
+};
+
+/// `BatchNorm::chosen` of a window whose result ReLU has set to 0: none of its places has a
+/// gradient.
+inline constexpr std::uint8_t kNoPlace = 255;
+
+/// Batch normalisation of images (Ioffe and Szegedy 2015, algorithm 1) with what usually follows
+/// it, a pass over memory for each of
+///
+///     statistics       blocks of sums and squares of x
+///     forward          v = (x - mean) scale + shift + add, rounded to `storage`;
+///                      y = the greatest max(v, 0) of each window
+///     gradient_sums    g = dy where y > 0 (and where y is NaN), at the place that a window chose;
+///                      blocks of sums of g and of g (x - mean)
+///     backward         dx = ((g - mean_gradient) - (x - mean) slope) scale
+///
+/// Arithmetic is FP32. Arrays are dense, in the layout that channels_last says; all that are not
+/// float or bytes are of `storage`. Among equals a window chooses its first place, and of several
+/// NaN the last, as torch.max_pool2d does. Pooling wants channels_last, and no `add`.
+struct BatchNorm {
+  Storage storage;
+  bool channels_last;  // (N, H, W, C), otherwise (N, C, H, W)
+  bool relu;
+  std::int64_t images, channels, height, width;
+  PoolWindows pool;
+
+  const void* input;            // x
+  const void* add;              // as x; or null
+  const float* mean;            // (C)
+  const float* scale;           // (C): weight / deviation
+  const float* shift;           // (C): bias
+  void* output;                 // y; gradient_sums reads it where there are add_gradient and relu
+  std::uint8_t* chosen;         // as y: the place in its window; with pooling alone
+  const void* output_gradient;  // dy
+  void* add_gradient;           // g, as x, written by gradient_sums; with `add` alone
+  const float* mean_gradient;   // (C): mean of g; null for given statistics, with slope
+  const float* slope;           // (C): mean of g (x - mean), over the variance
+  void* input_gradient;         // dx
+
+  /// (sum_rows(), 3, C) of statistics: a value near the others, the sum of the differences from
+  /// it, and of their squares. (sum_rows(), 2, C) of gradient_sums. Sums are of at most
+  /// sum_length() pixels each.
+  float* sums;
+};
+
+/// A pass of the four.
+enum class BatchNormPass { statistics, forward, gradient_sums, backward };
+
+/// Pieces that a pass consists of, which are independent of each other. How they are shared among
+/// threads changes no bit.
+DEMI_API std::int64_t pieces_of(const BatchNorm& norm, BatchNormPass pass);
+
+/// Rows of `sums` that a pass writes.
+DEMI_API std::int64_t sum_rows(const BatchNorm& norm, BatchNormPass pass);
+
+/// Pixels that row `row` of the statistics sums up.
+DEMI_API std::int64_t pixels_of_row(const BatchNorm& norm, std::int64_t row);
+
+}  // namespace demi::kernels
