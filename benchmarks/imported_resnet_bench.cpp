@@ -41,6 +41,7 @@ demi::train::Network network_in_cpp(const demi::settings::Config& config) {
 
 demi::train::Network network_of(const char* file) {
   demi::ImportedModel model{std::filesystem::path(file)};
+  model->fuse(demi::imported::Fusing::always);  // as the layers of the network in C++ are
   demi::train::Network network;
   network.module = model.ptr();
   network.forward = [model](const demi::data::Batch& batch) mutable {

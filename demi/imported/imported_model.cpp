@@ -9,6 +9,7 @@
 #include "demi/core/libtorch.h"
 #include "demi/imported/arguments.h"
 #include "demi/imported/frozen_parts.h"
+#include "demi/imported/fusion.h"
 #include "demi/imported/loaded_model.h"
 #include "demi/imported/outputs.h"
 #include "demi/imported/script_file.h"
@@ -21,6 +22,15 @@ namespace {
 using imported::LoadedModel;
 using imported::StateKind;
 using imported::StateTensor;
+
+/// The tensor in the format, if it has the dimensions of it.
+at::Tensor in_format(const at::Tensor& tensor, at::MemoryFormat format) {
+  if (format == at::MemoryFormat::Preserve || !tensor.defined()) return tensor;
+  const bool fits = format == at::MemoryFormat::Contiguous ||
+                    (format == at::MemoryFormat::ChannelsLast && tensor.dim() == 4) ||
+                    (format == at::MemoryFormat::ChannelsLast3d && tensor.dim() == 5);
+  return fits ? tensor.contiguous(format) : tensor;
+}
 
 }  // namespace
 
@@ -62,10 +72,11 @@ c10::IValue ImportedModelImpl::call(const std::vector<c10::IValue>& arguments,
     return script_->call(arguments, keywords);
   }
   const imported::GraphCall& graph = is_training() ? *loaded_->train : *loaded_->eval;
-  return imported::call(
-      graph, state_,
-      imported::flatten_arguments(graph.in_spec, graph.argument_names, arguments, keywords),
-      is_training(), std::move(frozen));
+  imported::Values leaves =
+      imported::flatten_arguments(graph.in_spec, graph.argument_names, arguments, keywords);
+  for (c10::IValue& leaf : leaves)
+    if (leaf.isTensor()) leaf = in_format(leaf.toTensor(), format_);
+  return imported::call(graph, state_, leaves, is_training(), std::move(frozen), fusing_);
 }
 
 at::Tensor ImportedModelImpl::forward(const at::Tensor& input, const at::Tensor& second) {
@@ -109,6 +120,15 @@ at::Tensor ImportedModelImpl::only_tensor(const c10::IValue& result) const {
   return *tensor;
 }
 
+void ImportedModelImpl::fuse(imported::Fusing fusing) { fusing_ = fusing; }
+
+std::vector<std::string> ImportedModelImpl::fusible() const {
+  if (script_) return {};
+  std::vector<std::string> places;
+  imported::add_fusions(*(is_training() ? loaded_->train : loaded_->eval)->graph, places);
+  return places;
+}
+
 std::vector<at::Tensor> ImportedModelImpl::parameters(bool recurse) const {
   return tensor::without_names(tensor::each_once(named_parameters(recurse)));
 }
@@ -136,6 +156,8 @@ std::shared_ptr<torch::nn::Module> ImportedModelImpl::clone(
   auto copy = std::shared_ptr<ImportedModelImpl>(
       new ImportedModelImpl(loaded_, std::move(state), std::move(script)));
   copy->output_ = output_;
+  copy->fusing_ = fusing_;
+  copy->format_ = format_;
   copy->train(is_training());
   const auto parts = modules(/*include_self=*/false), copies = copy->modules(false);
   for (std::size_t i = 0; i < parts.size(); ++i) copies[i]->train(parts[i]->is_training());
@@ -155,6 +177,8 @@ void ImportedModelImpl::clone_(torch::nn::Module& other,
   state_ = copy->state_;
   script_ = std::move(copy->script_);
   output_ = copy->output_;
+  fusing_ = copy->fusing_;
+  format_ = copy->format_;
 }
 
 void ImportedModelImpl::move_hidden(std::optional<torch::Device> device,
@@ -182,6 +206,19 @@ void ImportedModelImpl::to(torch::Dtype dtype, bool non_blocking) {
 void ImportedModelImpl::to(torch::Device device, bool non_blocking) {
   torch::nn::Module::to(device, non_blocking);
   move_hidden(device, std::nullopt);
+}
+
+void ImportedModelImpl::to(torch::MemoryFormat format) {
+  require(!script_, {.where = "ImportedModel.to",
+                     .what = "TorchScript runs in the memory format that its code chooses",
+                     .accepted = "a .pt2 file",
+                     .advice = "export the network by torch.export, or call to() in Python"});
+  const at::NoGradGuard no_grad;
+  for (StateTensor& one : state_) {
+    const at::Tensor changed = in_format(one.tensor, format);
+    if (!changed.is_same(one.tensor)) one.tensor.set_data(changed);
+  }
+  format_ = format;
 }
 
 }  // namespace demi

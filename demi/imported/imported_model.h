@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/imported/fusing.h"
 
 namespace demi {
 
@@ -49,6 +50,10 @@ struct StateTensor;
 /// same network. None of the guarantees above holds for TorchScript: LibTorch reads the file, so
 /// take it from people whom you would let run code.
 ///
+/// Batch normalisations of 16-bit inputs on a CPU run with the sum, ReLU and pooling that follow
+/// them as one operator (demi::batch_norm_relu) where nothing else reads what they hand on; fuse()
+/// says otherwise. In FP32 every operation is Python's.
+///
 /// The constructor throws DataError for a file that is damaged or of another kind, and UsageError,
 /// with module and Python line, for an operation that cannot be run or trained. Both throw
 /// UsageError for inputs that the network was not exported for, and where LibTorch refuses an
@@ -74,6 +79,13 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   /// for the first tensor of a result. Throws UsageError for one that is not there in both modes.
   void select_output(const std::string& output);
 
+  /// Which batch normalisations run as one operator with what follows them [low_precision]. Of
+  /// TorchScript none do, whatever is said here.
+  void fuse(imported::Fusing fusing);
+  /// How many of the graph of this mode may: their Python modules and lines, with those of what
+  /// follows each.
+  std::vector<std::string> fusible() const;
+
   /// Each parameter once, also one with several names.
   std::vector<at::Tensor> parameters(bool recurse = true) const;
 
@@ -93,6 +105,11 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   void to(torch::Device device, torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Dtype dtype, bool non_blocking = false) override;
   void to(torch::Device device, bool non_blocking = false) override;
+  /// Weights in this format, and from now on the inputs that have as many dimensions: channels_last
+  /// for pictures spares oneDNN a reordering around each convolution. The graph's operations hand
+  /// the format on as LibTorch's do. A `view` that needs contiguous memory then fails, with its
+  /// Python line; to(torch::MemoryFormat::Contiguous) goes back. Throws UsageError for TorchScript.
+  void to(torch::MemoryFormat format);
 
  protected:
   FORWARD_HAS_DEFAULT_ARGS({1, torch::nn::AnyValue(at::Tensor())})
@@ -110,6 +127,8 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   std::vector<imported::StateTensor> state_;
   std::unique_ptr<imported::ScriptModel> script_;  // null: the graphs of loaded_ are run
   std::string output_;
+  imported::Fusing fusing_ = imported::Fusing::low_precision;
+  torch::MemoryFormat format_ = torch::MemoryFormat::Preserve;  // of inputs
 };
 TORCH_MODULE(ImportedModel);
 

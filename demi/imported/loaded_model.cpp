@@ -251,10 +251,12 @@ LoadedModel load(const std::vector<const Program*>& programs,
 }
 
 c10::IValue call(const GraphCall& call, const std::vector<StateTensor>& state, const Values& leaves,
-                 bool is_training, std::shared_ptr<const FrozenParts> frozen) {
+                 bool is_training, std::shared_ptr<const FrozenParts> frozen, Fusing fusing) {
   call.check(leaves);
-  const RunState run{
-      .device = device_of(state, leaves), .is_training = is_training, .frozen = std::move(frozen)};
+  const RunState run{.device = device_of(state, leaves),
+                     .is_training = is_training,
+                     .frozen = std::move(frozen),
+                     .fusing = fusing};
   Values inputs;
   inputs.reserve(call.inputs.size());
   for (const InputSource& source : call.inputs) {

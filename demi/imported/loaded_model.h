@@ -64,6 +64,6 @@ LoadedModel load(const std::vector<const Program*>& programs,
 
 /// Runs the graph with this state. `leaves` are forward's arguments.
 c10::IValue call(const GraphCall& call, const std::vector<StateTensor>& state, const Values& leaves,
-                 bool is_training, std::shared_ptr<const FrozenParts> frozen);
+                 bool is_training, std::shared_ptr<const FrozenParts> frozen, Fusing fusing);
 
 }  // namespace demi::imported

@@ -82,6 +82,7 @@ class Preparation {
     for (const Node& node : graph_.nodes) add(node);
     for (const Argument& output : graph_.outputs) add_output(output);
     release_values();
+    find_fusions(*result_);
     return std::move(result_);
   }
 

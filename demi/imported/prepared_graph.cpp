@@ -46,15 +46,19 @@ std::string mixed_dtypes(const Values& operands) {
 class Run {
  public:
   Run(const PreparedGraph& graph, c10::ArrayRef<IValue> inputs, const RunState& state)
-      : graph_(graph), state_(state), slots_(static_cast<std::size_t>(graph.slot_count)) {
+      : graph_(graph),
+        state_(state),
+        slots_(static_cast<std::size_t>(graph.slot_count)),
+        fuses_(graph.fusions.size()) {
     slots_[PreparedGraph::kDeviceSlot] = state.device;
     std::copy(inputs.begin(), inputs.end(), slots_.begin() + PreparedGraph::kFirstInput);
   }
 
   Values all() {
     for (const Instruction& instruction : graph_.instructions) {
+      if (is_part_of_fusion(instruction)) continue;
       step(instruction);
-      for (const std::int32_t slot : instruction.last_uses) slots_[at(slot)] = IValue();
+      release(instruction);
     }
     Values outputs;
     outputs.reserve(graph_.outputs.size());
@@ -64,6 +68,52 @@ class Run {
 
  private:
   static std::size_t at(std::int32_t slot) { return static_cast<std::size_t>(slot); }
+
+  void release(const Instruction& instruction) {
+    for (const std::int32_t slot : instruction.last_uses) slots_[at(slot)] = IValue();
+  }
+
+  /// Whether the instruction is computed with others; the last of them computes all. The
+  /// normalisation, which is the first, decides.
+  bool is_part_of_fusion(const Instruction& instruction) {
+    if (instruction.fusion < 0) return false;
+    const Fusion& fusion = graph_.fusions[at(instruction.fusion)];
+    const auto is = [&](std::int32_t number) {
+      return number >= 0 && &instruction == &graph_.instructions[at(number)];
+    };
+    if (is(fusion.norm)) {
+      load(instruction);
+      fuses_[at(instruction.fusion)] = is_fused(state_.fusing, stack_);
+    }
+    if (!fuses_[at(instruction.fusion)]) return false;
+    if (is(fusion.last())) run_all_of(fusion);
+    return true;
+  }
+
+  void run_all_of(const Fusion& fusion) {
+    const auto operands_of = [&](std::int32_t number) {
+      load(graph_.instructions[at(number)]);
+      return std::exchange(stack_, {});
+    };
+    const torch::jit::Stack pool = fusion.pool < 0 ? torch::jit::Stack() : operands_of(fusion.pool);
+    const IValue add = fusion.add < 0 ? IValue() : operands_of(fusion.add)[at(fusion.add_operand)];
+    const Instruction& norm = graph_.instructions[at(fusion.norm)];
+    load(norm);
+    norm.statistics(stack_, norm.place);
+    explained(norm, fusion.place, [&] {
+      const at::Tensor result = run_fusion(fusion, stack_, add, pool);
+      stack_.assign(1, IValue(result));
+    });
+    keep(graph_.instructions[at(fusion.last())]);
+    for (const std::int32_t member : fusion.members()) release(graph_.instructions[at(member)]);
+  }
+
+  /// Its operands on the stack.
+  void load(const Instruction& instruction) {
+    is_frozen_ = state_.frozen && state_.frozen->hold(instruction.module);
+    stack_.clear();
+    for (const Operand& operand : instruction.operands) stack_.push_back(make(operand));
+  }
 
   IValue make(const Operand& operand) const {
     switch (operand.kind) {
@@ -92,9 +142,7 @@ class Run {
   }
 
   void step(const Instruction& instruction) {
-    is_frozen_ = state_.frozen && state_.frozen->hold(instruction.module);
-    stack_.clear();
-    for (const Operand& operand : instruction.operands) stack_.push_back(make(operand));
+    load(instruction);
     if (instruction.counts_batches && is_off(instruction.follows_network))
       stack_.resize(1);  // the count as it is
     else
@@ -105,8 +153,14 @@ class Run {
   void compute_or_explain(const Instruction& instruction) {
     instruction.statistics(stack_, instruction.place);
     instruction.fills(stack_);
+    explained(instruction, instruction.place, [&] { compute(instruction); });
+  }
+
+  /// What `act` throws names the place, and is of the instruction's operands.
+  template <class Act>
+  void explained(const Instruction& instruction, const std::string& place, Act act) {
     try {
-      compute(instruction);
+      act();
     } catch (const c10::OutOfMemoryError&) {
       throw;
     } catch (const std::bad_alloc&) {
@@ -114,21 +168,25 @@ class Run {
     } catch (const Error&) {  // of a graph within the graph: it names the place
       throw;
     } catch (const c10::Error& error) {
-      refuse_run(instruction, error.what_without_backtrace());
+      refuse_run(instruction, place, error.what_without_backtrace());
     } catch (const std::exception& error) {  // of LibTorch's conversions, and of oneDNN
-      refuse_run(instruction, error.what());
+      refuse_run(instruction, place, error.what());
     }
   }
 
-  [[noreturn]] void refuse_run(const Instruction& instruction, const std::string& seen) const {
+  [[noreturn]] void refuse_run(const Instruction& instruction, const std::string& place,
+                               const std::string& seen) const {
     Values operands;  // the stack may be half used up
     for (const Operand& operand : instruction.operands) operands.push_back(make(operand));
     const std::string dtypes = mixed_dtypes(operands);
     refuse({.where = "imported.forward",
-            .what = instruction.place + " failed",
+            .what = place + " failed",
             .seen = seen,
             .accepted = "inputs like those that the network was exported with",
-            .advice = dtypes.empty()
+            .advice = seen.find("view size is not compatible") != std::string::npos
+                          ? "the line wants contiguous memory: give contiguous inputs, and leave "
+                            "the model in it, or write reshape in Python"
+                      : dtypes.empty()
                           ? "look at the shapes and dtypes of the inputs, and at that line"
                           : fmt::format("it was given {}, so a dtype that stands in the code was "
                                         "fixed at the export: run the network in FP32 in a region "
@@ -219,7 +277,8 @@ class Run {
   const RunState state_;
   Values slots_;
   torch::jit::Stack stack_;
-  bool is_frozen_ = false;  // the current instruction's part
+  std::vector<bool> fuses_;  // of each fusion: whether this run computes it as one
+  bool is_frozen_ = false;   // the current instruction's part
 };
 
 }  // namespace

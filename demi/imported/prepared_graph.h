@@ -12,6 +12,7 @@
 
 #include "demi/imported/fill_values.h"
 #include "demi/imported/frozen_parts.h"
+#include "demi/imported/fusion.h"
 #include "demi/imported/statistics_check.h"
 #include "demi/imported/symbolic.h"
 
@@ -24,6 +25,7 @@ struct RunState {
   c10::Device device = c10::kCPU;
   bool is_training = true;
   std::shared_ptr<const FrozenParts> frozen = {};  // null: none
+  Fusing fusing = Fusing::low_precision;
 };
 
 /// How an argument of an instruction is made.
@@ -77,6 +79,8 @@ struct Instruction {
   FillValues fills = {};
   /// Slots that nothing reads after this.
   std::vector<std::int32_t> last_uses = {};
+  /// The fusion that it belongs to, by its number; -1: none.
+  std::int32_t fusion = -1;
   /// "aten::conv2d in block.conv (net.py:15 in forward)", for messages.
   std::string place = {};
 };
@@ -94,6 +98,7 @@ class PreparedGraph {
   std::int32_t input_count = 0, slot_count = kFirstInput;
   std::vector<Instruction> instructions;
   std::vector<Operand> outputs;
+  std::vector<Fusion> fusions;
 };
 
 }  // namespace demi::imported
