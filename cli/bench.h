@@ -10,7 +10,7 @@
 
 namespace demi::cli {
 
-// What the four commands of `demi bench` have in common.
+// Functions that the four commands of `demi bench` share.
 
 nlohmann::ordered_json timing_json(const bench::RecipeTiming& timing);
 

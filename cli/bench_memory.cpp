@@ -97,7 +97,7 @@ nlohmann::ordered_json memory_json(const MemoryArguments& a,
   return json;
 }
 
-// One that gives the greatest figure of the table one to three digits before the point.
+// The unit that gives the table's greatest figure one to three digits before the point.
 report::ByteUnit unit_of(const bench::MemoryBenchResult& result) {
   int64_t largest = 0;
   for (const bench::MemoryRow& row : result.rows)
@@ -105,7 +105,8 @@ report::ByteUnit unit_of(const bench::MemoryBenchResult& result) {
   return report::byte_unit(static_cast<double>(largest));
 }
 
-// Of the first run that takes more than FP32 for its copies of the weights; "" if there is none.
+// A note on the first run that takes more than FP32 for its copies of the weights; "" if there is
+// none.
 std::string why_more(const bench::MemoryBenchResult& result) {
   const auto more = std::ranges::find_if(result.rows, [](const bench::MemoryRow& row) {
     const auto peak = static_cast<double>(row.peak_bytes);

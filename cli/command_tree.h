@@ -31,7 +31,7 @@ std::string full_name(const CLI::App& command);
 /// named; empty if the option is hidden.
 std::string group_of(const CLI::Option& option);
 
-/// Of the whole program, from any of its commands. Hidden options are left out.
+/// The tree of the whole program, from any of its commands. Hidden options are left out.
 CommandInfo command_tree(const CLI::App& app);
 
 /// The command and those below it, a command before its own.

@@ -2,17 +2,17 @@
 
 #include <CLI/CLI.hpp>
 
-// One function per command, each in a file of that name. It adds the subcommand with its options;
-// its callback calls the library and prints: results to stdout (a table, or one JSON object with
+// A function per command, each in a file of that name. It adds the subcommand with its options; its
+// callback calls the library and prints: results to stdout (a table, or one JSON object with
 // --json), progress and notes to stderr. A failure is an exception (demi/core/error.h);
-// cli/exit_code.h is the one table that turns it into an exit code.
+// cli/exit_code.h is the only table that turns it into an exit code.
 namespace demi::cli {
 
 /// Every command, in the order of `demi --help`. A new command is declared below and called in
 /// commands.cpp.
 void add_commands(CLI::App& app);
 
-/// Requires a subcommand. Unlike CLI11's require_subcommand it says so if a name is misspelt.
+/// Requires a subcommand. Unlike CLI11's require_subcommand it reports a misspelt name.
 void require_one_of(CLI::App& app);
 
 void add_compare(CLI::App& app);

@@ -113,7 +113,7 @@ std::string joined(const std::vector<std::string>& words) {
   return text;
 }
 
-// Those named, as an option or in a comparison's file.
+// The runs that are named, as an option or in a comparison's file.
 std::vector<settings::RunSpec> named_runs(const CompareArguments& a) {
   if (!a.runs.empty()) return settings::parse_runs(a.runs);
   const settings::ComparedRuns of_file = a.settings.of_file().runs;
@@ -127,7 +127,8 @@ std::vector<std::string> labels_of(const std::vector<settings::RunSpec>& runs) {
   return labels;
 }
 
-// Those named, those of the recipe, or those of the resumed comparison, which must be the same.
+// The runs that are named, or the recipe's, or those of the resumed comparison, which must be the
+// same.
 std::vector<settings::RunSpec> runs_of(const CompareArguments& a, const Start& start) {
   if (!start.record) {
     const std::vector<settings::RunSpec> named = named_runs(a);
@@ -146,14 +147,14 @@ std::vector<settings::RunSpec> runs_of(const CompareArguments& a, const Start& s
   return runs;
 }
 
-// What can be typed to start this program.
+// The path to type to start this program.
 std::string program_path() {
   const fs::path whole = fs::read_symlink("/proc/self/exe");
   const fs::path relative = whole.lexically_proximate(fs::current_path());
   return relative.native().size() < whole.native().size() ? relative : whole;
 }
 
-// For somebody who has typed `demi compare`, or ./demo, without a recipe.
+// Prints the next commands to try after `demi compare`, or ./demo, without a recipe.
 void say_what_is_next(const fs::path& folder) {
   const std::string program = program_path();
   note(

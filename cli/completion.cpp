@@ -117,7 +117,7 @@ std::string bash(const CommandInfo& root) {
          "complete -o default -F _demi demi\n";
 }
 
-// One entry of a list that _describe shows.
+// An entry of a list that _describe shows.
 std::string described(const std::string& name, const std::string& help) {
   return quoted(name + (help.empty() ? "" : ":" + first_sentence(help)));
 }

@@ -57,7 +57,7 @@ void list_sets(const DataOptions& options) {
   options.output.show(entries, nlohmann::ordered_json{{"data_sets", all}});
 }
 
-/// On a terminal each thousandth, elsewhere a line for each tenth.
+/// Shows each thousandth on a terminal, elsewhere a line for each tenth.
 class DownloadProgress {
  public:
   void operator()(const std::string& file, int64_t have, int64_t total) {
@@ -77,7 +77,8 @@ class DownloadProgress {
   int64_t step_ = -1;
 };
 
-/// Ten times a second on a terminal, elsewhere every ten seconds; nothing of what takes less.
+/// Shows progress ten times a second on a terminal, elsewhere every ten seconds; nothing if reading
+/// takes less.
 class ReadingProgress {
  public:
   void operator()(int64_t done, int64_t all) {

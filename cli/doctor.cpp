@@ -139,7 +139,7 @@ std::string note_of(const doctor::Format& format) {
   return format.failure.empty() ? format.unit : format.unit + "; not measured: " + format.failure;
 }
 
-// That the 16-bit formats gain no time, where they were measured and do not.
+// Notes that the 16-bit formats gain no time, if they were measured and do not.
 void note_no_gain(const doctor::DeviceReport& device, std::vector<std::string>& notes) {
   const std::string mixed = doctor::best_mixed(device.formats);
   for (const doctor::Format& format : device.formats)

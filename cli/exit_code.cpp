@@ -18,7 +18,7 @@ int code_of(const std::exception& error) {
   return kTrainingFailed;
 }
 
-// DEMI_DEBUG=1: for whoever looks for the place in LibTorch where an error comes from.
+// Whether DEMI_DEBUG=1 asks for the stack trace of LibTorch's errors.
 bool wants_stack_trace() {
   const char* set = std::getenv("DEMI_DEBUG");
   const std::string_view debug = set == nullptr ? "" : set;

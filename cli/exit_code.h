@@ -4,7 +4,7 @@
 
 namespace demi::cli {
 
-/// What scripts can rely on.
+/// Exit codes, on which scripts can rely.
 enum ExitCode : int {
   kDone = 0,
   kTrainingFailed = 1,
@@ -15,7 +15,7 @@ enum ExitCode : int {
   kStoppedBySignal = 128,  // plus the signal's number: 129 SIGHUP, 130 SIGINT, 143 SIGTERM
 };
 
-/// Thrown by a command that has already said what happened.
+/// Thrown by a command that has already reported what happened.
 struct Exit {
   int code;
 };

@@ -36,7 +36,7 @@ struct GenerateArguments {
   Output output;
 };
 
-/// Tokens as text, as they come: whole characters; numbers, if nobody says what they mean.
+/// Writes tokens as text as they come, in whole characters; as numbers if there is no tokenizer.
 class Writer {
  public:
   explicit Writer(const Model& model) : tokenizer_(model.tokenizer.get()) {}
@@ -77,7 +77,7 @@ struct Written {
   double seconds = 0;
 };
 
-/// `print`: gets the text as it is made; false ends it. So does a signal.
+/// `print` is called with the text as it is made; false ends it, as does a signal.
 template <class Print>
 Written write_one(const Model& model, const std::vector<int32_t>& prompt, int64_t sample,
                   const GenerateArguments& a, Writer& writer, const Print& print) {

@@ -8,11 +8,11 @@
 
 namespace demi::cli {
 
-/// Of a safetensors file, a checkpoint or what names one, or a folder of Hugging Face's. Throws
-/// DataError.
+/// The contents of a safetensors file, of a checkpoint or a path that names one, or of a folder of
+/// Hugging Face's. Throws DataError.
 checkpoint::Contents contents_of(const std::filesystem::path& path);
 
-/// demi inspect --diff: prints what differs between two files or checkpoints. Throws DataError.
+/// demi inspect --diff: prints the differences between two files or checkpoints. Throws DataError.
 void show_difference(const std::string& first, const std::string& second, const Output& output);
 
 }  // namespace demi::cli

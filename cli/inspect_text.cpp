@@ -77,7 +77,7 @@ std::string characters_text(const std::string& text) {
   return fmt::format("{} characters: {}", report::format_count(count), nlohmann::json(text).dump());
 }
 
-// "50,257 symbols: ! " # …" of byte pairs; nothing of other texts.
+// The text "50,257 symbols: ! " # …" for byte pairs; nullopt for other texts.
 std::string byte_pairs_text(const std::string& name, const std::string& text) {
   constexpr std::size_t kShown = 8;
   const nlohmann::json all = json_or_null(text);

@@ -13,17 +13,17 @@ std::string shape_text(const checkpoint::StoredTensor& tensor);
 
 /// A number of a checkpoint with all its digits.
 std::string number_text(double value);
-/// The same; NaN and Inf, which JSON does not have, as text.
+/// The number for JSON; NaN and Inf, which JSON lacks, as text.
 nlohmann::ordered_json number_json(double value);
 
-/// One line of a table, of a text that may be a whole configuration.
+/// The text, which may be a whole configuration, on one line of a table.
 std::string one_line(const std::string& text);
 
-/// A metadata entry as it is shown: the words of a vocabulary are counted, and the first ones
-/// named. Any other text is itself.
+/// A metadata entry for display: a vocabulary's words are counted, and the first ones named. Any
+/// other text is shown itself.
 std::string shown_text(const std::string& name, const std::string& text);
 
-/// Both sides of an entry that differs, in that form. Of two vocabularies the first word that
+/// Both sides of an entry that differs, for display. For two vocabularies the first word that
 /// differs is named: those that are shown may be equal.
 std::pair<std::string, std::string> shown_texts(const std::string& name, const std::string& first,
                                                 const std::string& second);

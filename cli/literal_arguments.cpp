@@ -5,7 +5,7 @@
 namespace demi::cli {
 namespace {
 
-// What comes after the blanks in front; '\0': nothing.
+// The first character after the blanks in front; '\0' if there is none.
 char first_mark(std::string_view argument) {
   const std::size_t first = argument.find_first_not_of(' ');
   return first == std::string_view::npos ? '\0' : argument[first];

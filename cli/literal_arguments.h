@@ -7,10 +7,11 @@
 
 namespace demi::cli {
 
-/// The arguments of a command whose values may be any text, so that CLI11 takes none of them for an
-/// option ("-5") or for a list ("[good, bad]"): a blank stands in front of those that it would, and
-/// of those that `literal` would take for one with such a blank. After "--", which goes, nothing is
-/// an option, nor is what comes right after one of `texts`, options whose value is a text.
+/// The arguments of a command whose values may be any text, in a form in which CLI11 takes none of
+/// them for an option ("-5") or for a list ("[good, bad]"): a blank is put in front of those that
+/// it would, and of those that `literal` would take for one with such a blank. Nothing after "--",
+/// which is removed, is an option; nor is the argument right after one of `texts`, options whose
+/// value is a text.
 std::vector<std::string> protected_arguments(std::vector<std::string> arguments,
                                              const std::set<std::string>& texts = {});
 

@@ -56,7 +56,7 @@ const settings::Setting* setting_of(const OptionInfo& option) {
   return nullptr;
 }
 
-// Which of the settings the command has: "", all, or all but a few.
+// The settings that the command has: "", all, or all but a few.
 std::string settings_of(const CommandInfo& command) {
   std::set<std::string> has;
   for (const OptionInfo& option : command.options)

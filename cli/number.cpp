@@ -157,7 +157,7 @@ nlohmann::ordered_json range_json(const std::vector<number::Range>& ranges) {
   return json;
 }
 
-// As many digits as fit after a sign: the table has to fit 80 columns.
+// The number in as many digits as fit after a sign: the table has to fit 80 columns.
 std::string range_text(const std::optional<number::ExactNumber>& x, int width = 10) {
   if (!x) return "";
   std::string text;

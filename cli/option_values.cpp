@@ -38,7 +38,7 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
   const CLI::App* command = &app;
   bool is_literal = false, is_value = false;
   for (const std::string& argument : arguments) {
-    if (std::exchange(is_value, false)) {  // of the option before it, whatever it looks like
+    if (std::exchange(is_value, false)) {  // the value of the option before it, in any form
       all.push_back(argument);
       continue;
     }

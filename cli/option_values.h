@@ -11,8 +11,8 @@ namespace demi::cli {
 std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments,
                                            const CLI::App& app);
 
-/// Has each option whose value is a whole number refuse one beyond 64 bits, which CLI11 would round
-/// to the nearest.
+/// Makes each option with a whole number refuse one beyond 64 bits, which CLI11 would round to the
+/// nearest.
 void refuse_numbers_beyond_64_bits(CLI::App& app);
 
 }  // namespace demi::cli

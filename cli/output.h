@@ -29,7 +29,7 @@ class Output {
 
   bool is_json() const { return json_; }
 
-  /// One of the two. An empty line separates tables.
+  /// Prints the one or the other. An empty line separates tables.
   void show(const std::vector<report::Table>& tables, const nlohmann::ordered_json& json) const;
   void show(const std::vector<Entry>& entries, const nlohmann::ordered_json& json) const;
   void show(std::string_view sentence, const nlohmann::ordered_json& json) const;
@@ -54,15 +54,15 @@ void note(std::string_view text);
 /// precision.
 void note_slow_precisions(const std::vector<settings::RunSpec>& runs, c10::Device device);
 
-/// Names on stderr the last checkpoints in a run's folder, and the line that resumes them. Nothing
-/// if there is none. `when` says what has to be done first.
+/// Prints on stderr the last checkpoints in a run's folder, and the line that resumes them; nothing
+/// if there are none. `when` names what has to be done first.
 void say_how_to_resume(const std::string& command, const std::filesystem::path& run_folder,
                        std::string_view when = {});
 
-/// What is to be known of a network before it runs (Workload::about), on stderr.
+/// Prints the tables about a network before it runs (Workload::about), on stderr.
 void show_network(const std::vector<report::Table>& about);
 
-/// From here on no results and no notes: one of several ranks says them.
+/// Prints no results and notes from now on: of several ranks one prints them.
 void keep_quiet();
 
 }  // namespace demi::cli

@@ -123,7 +123,7 @@ void require_words(const std::string& file) {
        .advice = "this makes a new one, where its data are: " + line_that_trains(texts.config)});
 }
 
-// What is wrong with single inputs is said on stderr, too, where results are read by people.
+// Prints an input's error on stderr, too, if people read the results.
 void say_error(const PredictArguments& a, const predict::Model& model, const predict::Input& input,
                const predict::Prediction& one) {
   if (one.error.empty() || a.output.is_json() || a.json_lines) return;
@@ -171,7 +171,8 @@ void predict_all(const PredictArguments& a) {
   if (const int code = code_of(counts); code != kDone) throw Exit{code};
 }
 
-// What was left out is 0 and empty: what is given is not.
+// Refuses options that were given as 0 or as an empty text, which are the values of options that
+// were not given.
 void require_given_values(const CLI::App& command, const PredictArguments& a) {
   const auto refuse_if = [&](const char* option, bool is_none, const std::string& seen,
                              const char* accepted) {

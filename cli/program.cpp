@@ -32,7 +32,8 @@ namespace demi::cli {
 namespace {
 
 // LibTorch's and demi's warnings as lines of their own, each once, without a place in some source
-// file. The slow dtype of a region is left out: the commands say it themselves, before they train.
+// file. The warning of a region's slow dtype is left out: the commands note it themselves before
+// they train.
 class PlainWarnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -59,7 +60,7 @@ std::vector<std::string> names_of(const CLI::App& app) {
   return names;
 }
 
-// What people type who know another program, and what is meant here, if the command has `option`.
+// Words that users of other programs type, and their meaning here, if the command has `option`.
 struct Meant {
   std::string_view word, option, text;
 };
@@ -155,9 +156,9 @@ bool is_negative_value(std::string_view argument) {
 }
 
 // The arguments in reverse order, as CLI::App::parse has them, without the program's name. After
-// `number` one such as -1, -inf or -(1+2) has a blank in front: it is a value, and CLI11 would read
-// -i or -( as the name of an option. -h and --words stay. After `predict` and `--prompt` any text
-// may come.
+// `number` an argument such as -1, -inf or -(1+2) gets a blank in front: it is a value, and CLI11
+// would read -i or -( as the name of an option. -h and --words stay. Arguments of `predict` and
+// `--prompt` may be any text.
 std::vector<std::string> arguments_for_parser(const std::vector<std::string>& arguments) {
   const std::string command = arguments.empty() ? "" : arguments.front();
   if (command == "predict" || command == "generate") {

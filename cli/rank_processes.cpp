@@ -167,7 +167,7 @@ int RankProcesses::wait() {
   return code;
 }
 
-// Waits for words for so long, and for no longer than until all have said their last.
+// Passes on the ranks' output, and waits for it so long at most.
 void RankProcesses::pass_on_words(milliseconds patience) {
   std::vector<pollfd> open;
   std::vector<int> ranks;
@@ -193,7 +193,8 @@ void RankProcesses::pass_on_words(milliseconds patience) {
   }
 }
 
-// Whole lines alone, so that those of two ranks do not mix. `whole`: what is left is one.
+// Prints whole lines alone, so that those of two ranks do not mix. `whole`: the rest of the output
+// is a line.
 void RankProcesses::say(int rank, std::string& line, bool whole) const {
   if (whole && !line.empty() && line.back() != '\n') line += '\n';
   for (std::size_t end = line.find('\n'); end != std::string::npos; end = line.find('\n')) {

@@ -14,27 +14,28 @@ namespace demi::cli {
 /// TORCHELASTIC_RUN_ID of those that RankProcesses starts.
 inline constexpr std::string_view kRunId = "demi";
 
-/// This program, started once for each rank on this machine with the words of this process. If this
-/// process dies, the kernel sends them SIGTERM.
+/// The processes of this program that are started on this machine, one for each rank, with the
+/// arguments of this process. If this process dies, the kernel sends them SIGTERM.
 class RankProcesses {
  public:
   /// Called with the rank that ended first with an error, and how it ended.
   using OnEnd = std::function<void(const std::string& which)>;
-  /// They meet in the store at `port` of this machine. `threads`: OMP_NUM_THREADS of each; 0: as it
-  /// is. Gloo connects them over the loopback interface, unless GLOO_SOCKET_IFNAME names another
-  /// one.
+  /// Starts the processes, which meet in the store at `port` of this machine. `threads`:
+  /// OMP_NUM_THREADS of each; 0: unchanged. Gloo connects them over the loopback interface, unless
+  /// GLOO_SOCKET_IFNAME names another one.
   RankProcesses(int count, int port, int threads, OnEnd on_end);
   /// Kills those that are left.
   ~RankProcesses();
   RankProcesses(const RankProcesses&) = delete;
   RankProcesses& operator=(const RankProcesses&) = delete;
 
-  /// Until all have ended. Passes on what the ranks say and the signals that this process gets. If
-  /// one ends with an error, the others have a few seconds to find out. Returns the program's exit
-  /// code, and says which rank was the first if it could not say so itself.
+  /// Waits until all have ended. Passes on the ranks' output and the signals that this process
+  /// gets. If one ends with an error, the others have a few seconds to find out. Returns the
+  /// program's exit code, and names the first rank that failed if that rank could not report it
+  /// itself.
   int wait();
 
-  /// After wait(): whether a signal ended it.
+  /// Whether a signal ended the rank. After wait().
   bool was_killed(int rank) const;
 
  private:

@@ -31,7 +31,7 @@ distributed::Ranks launched() { return distributed::read_ranks(distributed::envi
 
 constexpr const char* kRunFolder = "demi/run-folder";  // in the launcher's store
 
-// What may differ from machine to machine.
+// Settings that may differ from machine to machine.
 const std::set<std::string_view> kOwn{"data-dir", "train-file", "test-file",
                                       "device",   "threads",    "workers"};
 
@@ -50,8 +50,8 @@ int strength(const settings::Assignment& a) {
   return a.is_of_file() ? 0 : a.source.starts_with("--") ? 2 : 1;
 }
 
-// --devices says the number of ranks, too. What is weaker gives way; what is later, check()
-// refuses.
+// --devices sets the number of ranks, too. Refuses another number of an equally strong or stronger
+// source; a weaker one gives way, and check() refuses a later one.
 void check_ranks_of_devices(const std::vector<settings::Assignment>& given) {
   const settings::Assignment* devices = nullptr;
   for (const settings::Assignment& a : given)
@@ -96,7 +96,7 @@ std::vector<settings::Assignment> with_launched_ranks(std::vector<settings::Assi
 
 bool run_as_ranks(const std::string& command, const settings::Config& config) {
   if (config.ranks == 1 || launched().world_size > 1) return false;
-  // Said once, before all ranks say it.
+  // Checked here, so that the error is reported once and not by all ranks.
   if (!config.devices.empty())
     for (const std::string& name : settings::device_list(config.devices, "--devices"))
       pick_device(name);
@@ -108,14 +108,14 @@ bool run_as_ranks(const std::string& command, const settings::Config& config) {
   if (threads > 0)
     note(fmt::format("{} ranks with {} thread{} each (OMP_NUM_THREADS or --threads: other ones)",
                      count, threads, threads == 1 ? "" : "s"));
-  // Those that still wait for it to come read it.
+  // The ranks that still wait for it to come read this.
   RankProcesses processes(count, store.port, threads, [&](const std::string& which) {
     store.store->set(distributed::kEndedRank, which);
   });
   const NoteStopSignals noting;
   const int code = processes.wait();
   if (code == kDone) return true;
-  if (processes.was_killed(0))  // it has said nothing itself
+  if (processes.was_killed(0))  // it has not reported it itself
     if (const auto folder = store.store->get(kRunFolder)) say_how_to_resume(command, *folder);
   throw Exit{code};
 }

@@ -18,24 +18,24 @@ namespace demi::cli {
 /// distributed::read_ranks.
 std::vector<settings::Assignment> with_launched_ranks(std::vector<settings::Assignment> given);
 
-/// With several ranks and none of them started: starts the program once more for each, on this
-/// machine, with the same words. Rank 0 has stdout and stderr; lines on stderr of the others begin
-/// with their rank. Signals are passed on. Returns false if there is nothing to start; else, when
-/// all have ended, true, or throws Exit with the exit code of the rank that ended first with an
-/// error, or 4 if a signal ended it. If one rank ends with an error, so do the others. If a signal
-/// ended rank 0, names the last checkpoint and the command that resumes it.
+/// Starts the program once more for each rank, on this machine, with the same arguments, if there
+/// are several ranks and none of them is started. Rank 0 has stdout and stderr; lines on stderr of
+/// the others begin with their rank. Signals are passed on. Returns false if there is nothing to
+/// start; else, when all have ended, true, or throws Exit with the exit code of the rank that ended
+/// first with an error, or 4 if a signal ended it. If one rank ends with an error, so do the
+/// others. If a signal ended rank 0, names the last checkpoint and the command that resumes it.
 bool run_as_ranks(const std::string& command, const settings::Config& config);
 
 /// Whether run_as_ranks() started this process.
 bool has_launcher();
-/// Whether this process says what is known before the ranks meet: of those that `demi` started none
-/// does, since it has said it; of others rank 0.
+/// Whether this process prints what is known before the ranks meet. Of the ranks that `demi`
+/// started none does, since `demi` has printed it; of others rank 0 does.
 bool speaks_for_all();
-/// To the process that started this one, if has_launcher(): where the run's files are.
+/// Tells the process that started this one, if has_launcher(), the folder of the run.
 void tell_launcher(const std::filesystem::path& run_folder);
 
-/// The device on which this rank trains. Of several ranks on GPUs each has one of its own, unless
-/// config names one. Throws as pick_device.
+/// The device on which this rank trains. Several ranks on GPUs have one each, unless config names
+/// one. Throws as pick_device.
 c10::Device device_of_this_rank(const settings::Config& config);
 
 /// The ranks that train together, of which this process is one. Null for one process. Each call

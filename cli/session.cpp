@@ -43,7 +43,8 @@ namespace fs = std::filesystem;
 // Weights, checkpoints and report of the recipes here.
 constexpr std::uint64_t kNeededBytes = 64U << 20U;
 
-// Of which a run's checkpoint holds more than the lines of metrics.jsonl.
+// Number of the last steps that a run's checkpoint holds whole; earlier ones are lines of
+// metrics.jsonl.
 constexpr int64_t kKeptSteps = 1000;
 
 std::ostream& nowhere() {
@@ -51,7 +52,7 @@ std::ostream& nowhere() {
   return stream;
 }
 
-// Wrong products are said by `demi bench matmul`, and end no training.
+// Wrong products are reported by `demi bench matmul`, and end no training.
 double peak_of(const Precision& precision, c10::Device device) {
   try {
     return bench::peak_flop_per_second(precision, device);
@@ -60,7 +61,7 @@ double peak_of(const Precision& precision, c10::Device device) {
   }
 }
 
-// Of all ranks, which measure at once. Each precision once.
+// The peaks of all ranks together, which measure at once. Each precision is measured once.
 std::vector<double> peaks_of(const std::vector<settings::Resolved>& runs,
                              const settings::Config& config) {
   std::map<std::string_view, double> by_precision;
@@ -113,14 +114,14 @@ Session::Session(Start start)
   if (config_.dry_run) note("a dry run: two training steps and one test batch, nothing is kept");
 }
 
-// What the device and a dry run make of the settings.
+// Sets the settings that the device and a dry run decide.
 void Session::resolve_config() {
   config_.device = device_.str();
   if (config_.dry_run) config_.epochs = 1;
   if (config_.precision == "mixed") config_.precision = mixed_precision_of(device_.type()).name;
 }
 
-// What the checkpoint that training resumes says of its data: its classes and words count.
+// The data of the checkpoint that training resumes, whose classes and words count.
 std::shared_ptr<const workload::ModelData> Session::saved_data() const {
   if (!start_.resume_from.empty()) return workload::data_of_checkpoint(start_.resume_from);
   if (start_.folder.empty()) return nullptr;
@@ -180,7 +181,7 @@ void Session::find_batch_size(const workload::WorkloadMaker& workload_of) {
                   config_.batch_size));
 }
 
-// Rank 0 says it. If it has died, the `demi` that started the ranks does; without one, rank 1.
+// Rank 0 prints it. If it has died, the `demi` that started the ranks does; without one, rank 1.
 void Session::say_how_to_resume(std::string_view when) const {
   progress_->clear();
   if (folder_) return cli::say_how_to_resume(start_.command, folder_->path(), when);
@@ -232,7 +233,7 @@ void Session::tell_folder() {
     told_folder_ = start_.folder.empty() ? told : start_.folder;
 }
 
-// What a run leaves in its folder while it trains.
+// Sets the files that a run leaves in its folder while it trains.
 void Session::keep_in_folder(recipes::CompareOptions& options, bool alone) {
   recipes::JobOptions& run = options.run;
   run.resume = !start_.folder.empty();
@@ -263,7 +264,7 @@ void Session::on_note(const std::string& text) { progress_->message("note: " + t
 
 void Session::on_resume(const settings::RunSpec& run, const train::History& history) {
   if (!files_) return;
-  // Its checkpoint has been read, and it goes on.
+  // Its checkpoint has been read, and training continues.
   if (!is_trained(history)) fs::remove(folder_->file(recipes::kResultFile));
   files_->set_run(run.label);
   files_->resume(history);
@@ -337,8 +338,8 @@ void Session::advise_start() const {
                   examples, workload_.items));
 }
 
-// Rank 0 looks for the weights, since another run may save there meanwhile. What does not fit one
-// of the runs is refused before any begins. A resumed run has them in its checkpoints.
+// Rank 0 looks for the weights, since another run may save there meanwhile. Weights that do not fit
+// one of the runs are refused before any begins. A resumed run has them in its checkpoints.
 void Session::find_start(const std::vector<settings::Resolved>& runs) {
   if (!start_.folder.empty() || !start_.resume_from.empty()) return;
   if (config_.from.empty()) return advise_start();
@@ -411,14 +412,15 @@ recipes::Comparison Session::compare(std::vector<settings::RunSpec> runs, bool a
   return result;
 }
 
-// What ended training before its end: a signal or the time limit, here or of another rank, as if it
-// had come here.
+// The exit code for training that ended early: by a signal or the time limit, here or on another
+// rank, as if it had come here.
 int Session::ending_code() const {
   if (stop_signal() != 0) return kStoppedBySignal + stop_signal();
   return config_.stop_after != "0" ? int{kTimeIsOver} : kStoppedBySignal + SIGTERM;
 }
 
-// What a resumed run has from before, without runs that a signal stopped before their first step.
+// Adds the earlier part of a resumed run, and drops runs that a signal stopped before their first
+// step.
 void Session::complete(recipes::Comparison& result) {
   progress_->clear();
   if (!start_.folder.empty() && files_) {

@@ -20,8 +20,8 @@
 
 namespace demi::cli {
 
-/// What `train` and `compare` share: the device and the data, the run folder, progress and files
-/// while it trains, the report at the end.
+/// The part that `train` and `compare` share: the device and the data, the run folder, progress and
+/// files while it trains, the report at the end.
 class Session : private recipes::RunObserver {
  public:
   /// Throws what load_workload does, and UsageError if another process holds the folder of the
@@ -30,19 +30,19 @@ class Session : private recipes::RunObserver {
   explicit Session(Start start);
 
   c10::Device device() const { return device_; }
-  /// Of several ranks the one that makes files and says what there is to say.
+  /// Whether this is the rank that makes files and prints; true for a single process.
   bool is_first() const { return !group_ || group_->rank() == 0; }
   const settings::Config& config() const { return config_; }
-  /// Of the run; empty before `compare`, for a dry run, and on ranks other than the first.
+  /// The run's folder; empty before `compare`, for a dry run, and on ranks other than the first.
   std::filesystem::path folder() const {
     return folder_ ? folder_->path() : std::filesystem::path();
   }
 
-  /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. Nothing is
-  /// kept of a dry run. From here on a signal is noted until the step in progress has ended, and
-  /// SIGUSR1 saves a checkpoint; throws Exit if a signal came before the first step.
-  /// `alone`: the one run of `demi train`, which keeps its best checkpoint, writes checkpoints
-  /// while it trains and is tested by class.
+  /// Trains. `runs` empty: the device's default runs; `turn_steps`: of CompareOptions. A dry run
+  /// leaves no files. While it runs, a signal is noted until the step in progress has ended, and
+  /// SIGUSR1 saves a checkpoint. Throws Exit if a signal came before the first step. `alone`: the
+  /// one run of `demi train`, which keeps its best checkpoint, writes checkpoints while it trains
+  /// and is tested by class.
   recipes::Comparison compare(std::vector<settings::RunSpec> runs, bool alone,
                               int64_t turn_steps = 0);
 
@@ -52,8 +52,8 @@ class Session : private recipes::RunObserver {
   /// Writes its report and its result into a run folder, and says where the report is.
   void finish(const results::LayerReport& report);
 
-  /// Writes the report and the result, and says where the report is. If a signal came, says how to
-  /// resume the run instead, and throws Exit.
+  /// Writes the report and the result, and prints the report's path. If a signal came, prints the
+  /// line that resumes the run instead, and throws Exit.
   void finish(const recipes::Comparison& result);
 
  private:
@@ -106,7 +106,7 @@ class Session : private recipes::RunObserver {
   std::optional<NoteStopSignals> noting_;
 };
 
-/// Throws TrainingError if training failed in one of the runs. All ranks do, and say it.
+/// Throws TrainingError if training failed in one of the runs. All ranks do, and report it.
 void require_success(const std::string& command, const recipes::Comparison& result);
 
 }  // namespace demi::cli

@@ -126,8 +126,8 @@ void SettingOptions::add_mixed_flag(CLI::App& command) {
   forms_[added] = {.setting = "precision", .option = "--mixed-precision", .text = "mixed"};
 }
 
-// In the order in which they were typed, which CLI11 keeps by value: of those that write one
-// setting the last one counts.
+// The options in the order in which they were typed, while CLI11 keeps them by value: of those that
+// write one setting the last one counts.
 std::vector<settings::Assignment> SettingOptions::typed_ones() const {
   std::vector<settings::Assignment> all;
   std::map<const CLI::Option*, std::size_t> seen;
@@ -146,7 +146,7 @@ std::vector<settings::Assignment> SettingOptions::typed_ones() const {
 
 namespace {
 
-// What a file says of the weights that its run began with is not said of others.
+// A file's settings of the weights that its run began with do not apply to other weights.
 void leave_out_other_start(std::vector<settings::Assignment>& all) {
   const bool names_another = std::ranges::any_of(
       all, [&](const settings::Assignment& a) { return a.name == "from" && !a.is_of_file(); });
@@ -160,9 +160,9 @@ void leave_out_other_start(std::vector<settings::Assignment>& all) {
 
 std::vector<settings::Assignment> SettingOptions::given() const {
   std::vector<settings::Assignment> all;
-  settings::Config tried;  // a word that is none is said, whether it counts or not
-  // Runs that are named have a weight mode of their own, bf16:split; that of a run's file is of its
-  // precision.
+  settings::Config tried;  // an unknown word is reported, whether it counts or not
+  // Named runs have a weight mode of their own, bf16:split; the weight mode of a run's file belongs
+  // to its precision.
   const bool leaves_mode = without_.contains("precision") && !of_file().runs.is_comparison;
   const auto is_taken = [&](const settings::Assignment& a) {
     if (a.is_of_file() && a.name == "epochs") return true;  // a schedule is made for so many

@@ -12,11 +12,11 @@
 
 namespace demi::cli {
 
-/// " --lr 0.1", " --no-autocast": a setting as it is typed.
+/// A setting as an option: " --lr 0.1", " --no-autocast".
 std::string option_text(const settings::Setting& setting, const std::string& value);
 
 /// The settings of a training run as options of a command: --name VALUE, --flag and --no-flag, and
-/// --config FILE. What counts, from weakest to strongest: the recipe, the file, the environment
+/// --config FILE. Their order, from weakest to strongest: the recipe, the file, the environment
 /// (DEMI_NAME), the options; of several options that write one setting the last.
 class SettingOptions {
  public:
@@ -29,30 +29,30 @@ class SettingOptions {
   /// --mp and --mixed-precision: the device's mixed precision.
   void add_mixed_flag(CLI::App& command);
 
-  /// What file, environment and options set, from the weakest to the strongest, without the
-  /// settings that the command has no use for. Throws UsageError.
+  /// The settings of file, environment and options, from the weakest to the strongest, without
+  /// those that the command does not use. Throws UsageError.
   std::vector<settings::Assignment> given() const;
 
   /// Says once which variables, and which precisions of the file, given() left out.
   void note_ignored() const;
 
-  /// The recipe's settings on the device that `given` names, without what is given besides. Throws
-  /// UsageError, as pick_device.
+  /// The recipe's settings on the device that `given` names, without the other given settings.
+  /// Throws UsageError, as pick_device.
   static settings::Config start_of(const settings::Recipe& recipe,
                                    const std::vector<settings::Assignment>& given,
                                    bool starts_from_weights = false);
 
-  /// The recipe's settings with what is given. Throws UsageError, as check_effects.
+  /// The recipe's settings, overridden by the given ones. Throws UsageError, as check_effects.
   settings::Config resolve(const settings::Recipe& recipe) const;
 
-  /// Throws UsageError for what is asked for and does nothing in a run of that config.
+  /// Throws UsageError for a given setting that has no effect in a run of that config.
   void check_effects(settings::Config config, const std::vector<settings::Assignment>& given) const;
 
-  /// What the config file says, which is read once; nothing if there is none. Throws UsageError.
+  /// The content of the config file, which is read once; empty if there is none. Throws UsageError.
   const settings::ConfigFile& of_file() const;
   const std::string& file() const { return file_; }
 
-  /// What was typed, to be typed again: " --lr 0.1 --no-autocast".
+  /// The options as they were typed, for a command to copy: " --lr 0.1 --no-autocast".
   std::string typed() const;
 
  private:

@@ -27,7 +27,7 @@ int flush_results(int code) {
   std::cout.flush();
   const bool written = std::fflush(stdout) == 0 && std::ferror(stdout) == 0 && std::cout.good();
   if (written) return code;
-  // The error may be that of an earlier line; trying again tells it anew.
+  // The error may be an earlier line's; writing again reports it anew.
   errno = 0;
   const bool again = ::write(STDOUT_FILENO, "\n", 1) == 1;
   const int error = errno;

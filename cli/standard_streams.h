@@ -8,8 +8,8 @@ namespace demi::cli {
 /// still a run.
 void open_standard_streams();
 
-/// The last thing in main. Flushes stdout, and says so if that fails. Returns
-/// `code`, or another one than 0 where results are missing.
+/// Flushes stdout, and reports a failure. Called last in main. Returns `code`, or a code other than
+/// 0 if results are missing.
 int flush_results(int code);
 
 }  // namespace demi::cli

@@ -53,7 +53,8 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
                     .advice = "`demi train --list` names them: demi train fashion-cnn"});
 }
 
-// What --resume or --from says; nothing: "". A file's is that of the run which it describes.
+// The value of --resume or --from; "" if there is none. A file's value is that of the run which it
+// describes.
 settings::Assignment asked_for(std::string_view setting, const std::string& accepted,
                                const std::vector<settings::Assignment>& given) {
   settings::Assignment asked;
@@ -76,7 +77,7 @@ settings::Assignment asked_to_start(const std::vector<settings::Assignment>& giv
   return asked_for("from", "a run folder, a checkpoint, or a safetensors file", given);
 }
 
-// One goes on with a run, the other begins one.
+// --resume and --from exclude each other: one resumes a run, the other begins one.
 void require_one_of_both(const std::vector<settings::Assignment>& given) {
   const settings::Assignment resume = asked_to_resume(given), from = asked_to_start(given);
   if (resume.text.empty() || from.text.empty() || from.is_of_file()) return;
@@ -90,7 +91,7 @@ void require_one_of_both(const std::vector<settings::Assignment>& given) {
                      : "leave out --from to go on, or --resume to start at step 0"});
 }
 
-// What is easily taken for another thing than it is.
+// Notes on a file that is easily misunderstood.
 void note_file(const StartWords& words, const SettingOptions& settings, const std::string& recipe,
                const std::vector<settings::Assignment>& given) {
   const std::string of_file = settings.of_file().recipe;
@@ -143,8 +144,8 @@ std::string changed(const settings::Config& begun, const settings::Config& now) 
   return text;
 }
 
-// The settings that make it another run are other ones: it goes on in a folder of its own, and this
-// folder stays as it is.
+// The settings that make it another run differ: it resumes in a folder of its own, and this folder
+// stays unchanged.
 Start in_a_new_folder(const StartWords& words, const SettingOptions& settings,
                       const fs::path& folder, const std::string& change, Start start) {
   if (words.command != "train")
@@ -257,7 +258,7 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
 }  // namespace
 
 Start resolve_start(const StartWords& words, const SettingOptions& settings) {
-  if (!has_launcher())  // which has said it
+  if (!has_launcher())  // which has reported it
     for (const std::string& variable : doctor::unknown_variables()) note(variable);
   Start start = find_and_start(words, settings);
   start.config.resume.clear();  // --config with the run's config.json would resume another run

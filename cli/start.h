@@ -11,7 +11,7 @@
 
 namespace demi::cli {
 
-/// What a command is to train: a new run, or one that it resumes (--resume).
+/// The run that a command trains: a new one, or one that it resumes (--resume).
 struct Start {
   std::string command, recipe;
   settings::Config config;

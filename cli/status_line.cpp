@@ -15,7 +15,7 @@ void StatusLine::show(std::string_view words, bool is_last) const {
     std::cerr << text << "\n" << std::flush;
     return;
   }
-  // One column stays free: a full row would wrap on some terminals.
+  // Leaves one column free: a full row would wrap on some terminals.
   const std::size_t width = std::max<std::size_t>(terminal_.current_width(), 2) - 1;
   std::cerr << "\r" << report::cut_to_width(text, width) << "\x1b[K" << (is_last ? "\n" : "")
             << std::flush;

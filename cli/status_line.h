@@ -11,7 +11,8 @@
 
 namespace demi::cli {
 
-/// How far something is, on stderr: on a terminal one line that is written over, elsewhere lines.
+/// Shows progress on stderr: on a terminal one line that is overwritten, elsewhere a line each
+/// time.
 class StatusLine {
  public:
   bool is_interactive() const { return terminal_.interactive; }
@@ -23,8 +24,8 @@ class StatusLine {
   report::Terminal terminal_ = report::Terminal::of(STDERR_FILENO);
 };
 
-/// How far a measurement is (bench::OnPart): on a terminal a line that is gone at the end,
-/// elsewhere a line every ten seconds at most.
+/// Shows the progress of a measurement (bench::OnPart): on a terminal a line that is erased at the
+/// end, elsewhere a line every ten seconds at most.
 class PartProgress {
  public:
   void operator()(const std::string& part, int64_t done, int64_t parts);

@@ -49,7 +49,7 @@ void catch_signals() {
   sigemptyset(&asks_for_save);
   sigaddset(&asks_for_save, SIGUSR1);
   sigprocmask(SIG_UNBLOCK, &asks_for_save, nullptr);
-  // A file that would exceed a limit (ulimit -f): the write fails, and the run says so.
+  // A write to a file that would exceed a limit (ulimit -f) fails, and the run reports it.
   signal(SIGXFSZ, SIG_IGN);
 }
 

@@ -2,13 +2,14 @@
 
 namespace demi::cli {
 
-/// From now on SIGHUP, SIGINT or SIGTERM ends the program at once with 128 and its number, and
-/// SIGUSR1 is counted; except if one is ignored already (nohup). A write beyond a file-size limit
-/// fails, in place of SIGXFSZ's end without a word.
+/// Makes SIGHUP, SIGINT and SIGTERM end the program at once with 128 and the signal's number, and
+/// counts SIGUSR1. A signal that is ignored already (nohup) stays so. A write beyond a file-size
+/// limit fails, in place of SIGXFSZ's silent end.
 void catch_signals();
 
-/// While one lives, the first such signal is only noted, so that the step in progress ends and what
-/// there is can be written; a second one ends the program at once. One at a time.
+/// Makes the program, while an object of it lives, only note the first such signal, so that the
+/// step in progress ends and results can be written; a second one ends the program at once. One at
+/// a time.
 class NoteStopSignals {
  public:
   NoteStopSignals();
@@ -27,7 +28,7 @@ void start_clock();
 /// passed since start_clock() (--stop-after; 0: no limit).
 bool asks_to_stop(double limit);
 
-/// How often SIGUSR1 came: a run that sees the number rise saves a checkpoint and continues.
+/// Number of SIGUSR1 so far: a run that sees it rise saves a checkpoint and continues.
 int save_requests();
 
 }  // namespace demi::cli

@@ -1,4 +1,4 @@
-// How long the program's threads spin before they sleep: set before the OpenMP runtime is there.
+// Sets how long the program's threads spin before they sleep, before the OpenMP runtime is loaded.
 //
 // GCC's runtime reads its environment while it is loaded, before main() and with no call to change
 // it later, so the program starts itself once more with GOMP_SPINCOUNT set. It does so from
@@ -12,9 +12,9 @@
 
 namespace {
 
-// Its own default spins for about 4 ms at each end of a parallel part: quick on quiet cores, and 10
-// times the time where another program holds one of them, since a thread that waits keeps the core
-// that the thread waited for could have. docs/reference/train.md has the figures.
+// The runtime's default spins for about 4 ms at each end of a parallel part: fast on quiet cores,
+// but 10 times as slow if another program holds one of them, since a waiting thread keeps the core
+// that the thread it waits for could use. docs/reference/train.md has the figures.
 constexpr const char* kSpinCount = "GOMP_SPINCOUNT=5000";
 
 // The user has decided, or this is the second start.

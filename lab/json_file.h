@@ -33,7 +33,7 @@ struct WrongFile {
 };
 
 /// The whole of the file. Throws as `wrong`: no such file, a failed read, git-lfs's pointer in its
-/// place. `accepted` says what it should be.
+/// place. `accepted` describes the file that is expected.
 inline std::string text_of(const WrongFile& wrong, std::string_view accepted) {
   std::optional<std::string> text = json_text(wrong.path);
   if (!text)

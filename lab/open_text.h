@@ -24,8 +24,8 @@ inline std::ifstream open_text(const std::string& file, Complaint complaint) {
   throw DataError(complaint);
 }
 
-/// What is left of a stream. Nothing if a read fails: errno says why. (An iterator throws then what
-/// nobody expects, and getline takes it for the end.)
+/// The rest of a stream. nullopt if a read fails: errno says why. (An iterator throws an unexpected
+/// exception then, and getline takes a failure for the end.)
 inline std::optional<std::string> rest_of(std::istream& in) {
   std::string all;
   char block[1 << 16];

@@ -1,4 +1,4 @@
-// What the program says of the machine and of LibTorch's settings.
+// The program's output on the machine and on LibTorch's settings.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 

@@ -1,4 +1,4 @@
-// What pages show of a program's output is what it prints. A block of a page
+// The output that pages show is the one that a program prints. A block of a page
 //
 //     ```console
 //     $ demi number -314.625 --format fp32
@@ -7,7 +7,7 @@
 //
 // holds one command and its output: demi's, or that of a program in examples/, whose path in the
 // build may stand before it, and whose warnings are the machine's and left out. DEMI_WRITE_DOCS=1
-// writes the outputs anew.
+// writes the outputs again.
 #include <gtest/gtest.h>
 
 #include <cctype>

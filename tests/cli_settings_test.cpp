@@ -85,7 +85,7 @@ const std::vector<Trained>& rows() {
   return all;
 }
 
-// What a command cannot take, and says.
+// A setting that a command refuses, and its message.
 struct Refusal {
   std::string setting, value, command, said;
 };
@@ -128,7 +128,7 @@ class SettingAndCommand : public Cli, public ::testing::WithParamInterface<int> 
     return false;
   }
 
-  // What it prints with --json.
+  // The object that it prints with --json.
   json answer(Words words) {
     words.emplace_back("--json");
     const Outcome outcome = run(words);

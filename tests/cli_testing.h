@@ -89,8 +89,8 @@ class Cli : public ::testing::Test {
     return finish(start(arguments, before, other));
   }
 
-  // What a terminal of that many columns gets in place of stdout or stderr. At most 4 kB, which a
-  // terminal holds.
+  // The output on a terminal of that many columns in place of stdout or stderr. At most 4 kB, which
+  // a terminal holds.
   std::string shown_on_terminal(int in_place_of, unsigned short columns, const Words& arguments,
                                 const std::function<void()>& before = {}, int code = 0) {
     const int terminal = posix_openpt(O_RDWR | O_NOCTTY);
@@ -118,7 +118,7 @@ class Cli : public ::testing::Test {
     return info.si_pid == child;
   }
 
-  // What it prints with --json, without a word on stderr.
+  // The object that it prints with --json, with nothing on stderr.
   nlohmann::json json_of(Words arguments) {
     arguments.emplace_back("--json");
     const Outcome outcome = run(arguments);

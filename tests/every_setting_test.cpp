@@ -42,7 +42,7 @@ struct Elsewhere {
   std::string setting, file, suite, test;
 };
 
-// What LibTorch's settings become.
+// The new values of LibTorch's settings.
 const std::vector<std::pair<std::string, std::string>> kBackends{
     {"cuda-matmul-allow-tf32", "on"},
     {"cudnn-allow-tf32", "off"},
@@ -101,7 +101,7 @@ class EverySetting : public ::testing::Test {
     return config;
   }
 
-  // What a run leaves, times and the text of the settings apart.
+  // The files of a run, without times and the text of the settings.
   std::string left_by(const settings::Config& config) {
     auto& known = left_[settings::to_json(config)];
     if (!known.empty()) return known;

@@ -122,7 +122,7 @@ TEST(NetworkFaults, DISABLED_Child) {
   std::fprintf(stderr, "has trained\n");
 }
 
-// One job and its network.
+// A job and its network.
 class FaultyJob {
  public:
   FaultyJob(const std::string& name, int ranks, std::string moment, int at, int epochs = 100'000,
@@ -227,7 +227,7 @@ class FaultyJob {
     }
   }
 
-  // What the first exception of the library says that it has seen.
+  // The value seen in the library's first exception.
   std::string error_of(int at) {
     const std::string output = rank(at).output();
     const std::size_t begin = output.find("; seen: ", output.find("[distributed."));

@@ -30,7 +30,7 @@ using torch::nn::Module;
 
 constexpr std::int64_t kWidth = 8;
 
-/// What a network is made of; containers have parts.
+/// The parts of a network; containers have parts.
 enum class Kind {
   block,
   attention,
@@ -165,7 +165,7 @@ Tensor NestImpl::forward(const Tensor& x) {
   return any.is_empty() ? y : any.forward(y);
 }
 
-/// What a network has to be, by names.
+/// The expected network, by names.
 struct Expected {
   struct Parameter {
     Tensor value;

@@ -178,7 +178,7 @@ void expect_same_bits(const checkpoint::Checkpoint& a, const checkpoint::Checkpo
   }
 }
 
-// What a job of the tests below is.
+// Options of a job of the tests below.
 struct Job {
   int ranks = 2;
   bool shards = false;

@@ -1,5 +1,6 @@
-// What a GPU asks of training, evaluation and measurement, without one: every recipe on a device
-// that is not the CPU (second_device.h), where an operation on a batch that nobody has moved fails.
+// The demands of a GPU on training, evaluation and measurement, tested without one: every recipe
+// runs on a device that is not the CPU (second_device.h), where an operation on a batch that nobody
+// has moved fails.
 #include "tests/second_device.h"
 
 #include <gtest/gtest.h>

@@ -48,7 +48,7 @@ using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
-/// What one rank brings to a collective.
+/// The tensors of one rank in a collective.
 struct Part {
   at::Tensor own, all;  // all: undefined for a broadcast
   int root = 0;

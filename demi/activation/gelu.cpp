@@ -87,7 +87,7 @@ at::Tensor differentiable(const at::Tensor& x) {
 }  // namespace
 
 at::Tensor gelu(const at::Tensor& x, std::string_view approximate) {
-  // In a region the op decides, since a policy may name it.
+  // The op is called in a region, since a policy may name it.
   if (approximate != "tanh" || !x.defined() || at::autocast::is_autocast_enabled(at::kCPU) ||
       !is_for_kernels(x))
     return at::gelu(x, approximate);

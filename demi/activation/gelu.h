@@ -21,8 +21,8 @@ DEMI_API at::Tensor gelu(const at::Tensor& x, std::string_view approximate = "no
 
 namespace demi::activation {
 
-/// What a region runs for aten::gelu: demi's for "tanh" of 16-bit CPU tensors. nullopt: LibTorch's
-/// op is to run.
+/// The kernel that a region runs for aten::gelu: demi's for "tanh" of 16-bit CPU tensors. nullopt:
+/// LibTorch's op runs.
 DEMI_API std::optional<at::Tensor> gelu_in_region(const at::Tensor& x,
                                                   std::string_view approximate);
 

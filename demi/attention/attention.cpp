@@ -110,8 +110,8 @@ at::Tensor op_of_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Te
       q, k, v, mask, dropout, causal, /*dropout_mask=*/std::nullopt, scale, grouped));
 }
 
-/// The dtype in which the region runs scaled_dot_product_attention. On a device of which demi knows
-/// nothing the op is asked, on one token.
+/// The dtype in which the region runs scaled_dot_product_attention. For a device that demi does not
+/// know the op itself is asked, on one token.
 at::ScalarType dtype_of_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   const auto device = q.device().type();
   if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device) ||
@@ -186,7 +186,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
   check_operands(q, k, v);
   check_attention_options(o);
   const auto dtype = dtype_of_attention(q, k, v);
-  // One by one: g++ 12 destroys members of a nested aggregate twice if a later one throws.
+  // Assigned one by one: g++ 12 destroys members of a nested aggregate twice if a later one throws.
   Documents documents;
   documents.starts = checked_starts(o, q, k);
   Problem& all = documents.all;

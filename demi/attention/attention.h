@@ -17,11 +17,11 @@ struct DropoutSeed {
 
 /// Options of demi::attention.
 struct AttentionOptions {
-  /// Where each document begins, and the end: (documents + 1), int32 or int64, from 0 to N T. A
-  /// document lies within one row of the batch; no query sees a key of another document.
+  /// The first token of each document, and the end: (documents + 1), int32 or int64, from 0 to N T.
+  /// A document lies within one row of the batch; no query sees a key of another document.
   at::Tensor cu_seqlens = {};
   bool causal = false;    ///< Query i sees keys 0 to i + past.
-  std::int64_t past = 0;  ///< With causal: keys before the first query's own. 0 or more.
+  std::int64_t past = 0;  ///< Keys before the first query's own, if causal; >= 0.
   /// Broadcast to (N, H, T, S). bool: true where a query sees a key. Floating point: added to the
   /// scaled products, and differentiable.
   at::Tensor mask = {};

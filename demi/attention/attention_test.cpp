@@ -175,7 +175,7 @@ TEST_P(EachPath, DocumentsAreThoseAlone) {
   }
 }
 
-// What dropout kept is read off with values that are the unit vectors: the result is the weights.
+// The elements that dropout kept, by values that are the unit vectors: the result is the weights.
 at::Tensor kept(std::int64_t tokens, double p, DropoutSeed seed, std::int64_t heads = 2) {
   const auto zero = torch::zeros({2, heads, tokens, 4});
   const auto unit = torch::eye(tokens).expand({2, heads, tokens, tokens});
@@ -243,7 +243,7 @@ TEST(Attention, DropoutOfDocumentsIsThatOfTheirElements) {
   for (std::size_t i = 0; i < 3; ++i) EXPECT_LE(error_of(got_all[i], want_all[i]), 1e-5) << i;
 }
 
-// Of n weights with probability p: n p, within five standard deviations.
+// n weights with probability p give n p, within five standard deviations.
 TEST(Attention, DropoutDropsItsShare) {
   for (const double p : {0.1, 0.5, 0.9}) {
     const auto all = kept(200, p, {.seed = 4});
@@ -271,7 +271,7 @@ TEST(Attention, DropoutFollowsManualSeed) {
   EXPECT_FALSE(torch::equal(first, second));
 }
 
-// On a device without memory, where LibTorch's op would run: no number is computed.
+// Runs on a device without memory, where LibTorch's op would run: no number is computed.
 TEST(Attention, RefusesASeedWhereLibTorchDraws) {
   const auto refusal = [](const at::Tensor& x) -> std::string {
     try {
@@ -395,7 +395,7 @@ TEST(Attention, TakesAGradientWhoseElementsShareMemory) {
   const auto exact = operands({2, 4, 4, 30, 30, 8, 8});
   const auto want =
       torch::autograd::grad({written_out(exact, {.causal = true}).sum()}, exact.leaves());
-  // Those of q and k are 0 but for rounding, of terms of up to 1.
+  // The gradients of q and k are 0 but for rounding, of terms of up to 1.
   for (const auto& [dtype, path] : kLayoutCases) {
     const Forced forced(path);
     const auto given = exact.to(dtype);
@@ -462,8 +462,8 @@ TEST(Attention, NaNStaysInItsRow) {
   }
 }
 
-// At the peak, beyond inputs, results, gradients and FP32 copies of them: less than a tenth of the
-// weights of one head. T x T of all 4 heads would be 67 MB.
+// Memory at the peak, beyond inputs, results, gradients and FP32 copies of them: less than a tenth
+// of the weights of one head. T x T of all 4 heads would be 67 MB.
 TEST(Attention, HoldsNoMatrixOfAllTokens) {
   profile::count_cpu_memory();
   const c10::Device cpu(c10::kCPU);

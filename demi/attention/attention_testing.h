@@ -26,7 +26,7 @@ struct Shape {
                value_size = 12;
 };
 
-/// In FP64, of numbers that bf16 holds.
+/// Operands in FP64, of numbers that bf16 holds.
 inline Operands operands(const Shape& s) {
   torch::manual_seed(3);
   const auto numbers = [](at::IntArrayRef sizes) {
@@ -37,7 +37,7 @@ inline Operands operands(const Shape& s) {
           numbers({s.rows, s.key_heads, s.keys, s.value_size})};
 }
 
-/// Which keys a query sees, written as a loop.
+/// The keys that each query sees, written as a loop.
 inline at::Tensor seen(std::int64_t queries, std::int64_t keys, const AttentionOptions& o) {
   at::Tensor sees = torch::ones({queries, keys}, torch::kBool);
   auto at = sees.accessor<bool, 2>();

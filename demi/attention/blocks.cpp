@@ -188,7 +188,7 @@ class Attention {
     return weights;
   }
 
-  /// The part of a tensor whose dimensions of size 1 stand for all.
+  /// The part of a mask for these queries. A dimension of size 1 is broadcast, and stays.
   at::Tensor mask_part(const at::Tensor& mask, const Queries& some) const {
     const auto some_of = [](const at::Tensor& t, std::int64_t dim, std::int64_t first,
                             std::int64_t count) {

@@ -8,7 +8,7 @@ namespace demi::sdpa {
 /// mask, causal from the first key on and with an ordinary scale.
 bool is_fused(const Problem& problem, bool differentiates_mask);
 
-/// On operands cast to FP32, or as they are: FP32, FP64.
+/// Runs that kernel, on operands cast to FP32; FP32 and FP64 operands are not cast.
 Result forward_fused(const Problem& problem);
 
 void backward_fused(const Problem& problem, const Result& result, const at::Tensor& of_out,

@@ -7,7 +7,7 @@ namespace demi::sdpa {
 /// A mask with dimensions of 1 in front.
 at::Tensor four_dimensions(const at::Tensor& mask);
 
-/// The mask as it is added to the sums: a bool one has -Inf where it is false.
+/// The mask as a term of the sums: a bool one has -Inf where it is false.
 at::Tensor added_mask(const at::Tensor& mask, c10::ScalarType dtype);
 
 }  // namespace demi::sdpa

@@ -8,8 +8,8 @@
 // softmax(scale q k^T + mask) v, after all checks.
 namespace demi::sdpa {
 
-/// What dropout keeps. The element (n, h, i, j) has the number (first_row + n) H + h of its matrix,
-/// first_token + i and first_token + j.
+/// The elements that dropout keeps. Element (n, h, i, j) has the number (first_row + n) H + h of
+/// its matrix, first_token + i and first_token + j.
 struct Dropout {
   double p = 0;
   std::uint64_t seed = 0;

@@ -11,7 +11,7 @@
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
 
-// What a region makes of at::scaled_dot_product_attention and of demi::attention.
+// at::scaled_dot_product_attention and demi::attention in a region.
 namespace demi::sdpa {
 namespace {
 

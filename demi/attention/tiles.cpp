@@ -14,7 +14,7 @@
 //   forward    rows are queries, so that softmax runs along them
 //   backward   S^T = k q^T, dP^T = v dO^T, dS^T = scale P^T (dP^T - rowsum(dO O))
 //              dv = P^T dO, dk = dS^T q, dq^T = k^T dS^T
-// so that each left operand lies as it was made, and each right one is packed as it is made.
+// so that each left operand is used as it was made, and each right one is packed when it is made.
 namespace demi::sdpa {
 namespace {
 
@@ -23,7 +23,8 @@ using std::int64_t, std::uint16_t;
 // Keys are padded to whole panels, queries to half ones or a tile's rows, so that lengths share
 // kernels.
 constexpr int64_t kPanel = 64, kHalfPanel = 32, kTile = 16;
-// Of queries with their keys: sums in FP32 and weights in bf16 fit a level 2 cache.
+// Queries and keys of a tile, and the most sums: sums in FP32 and weights in bf16 fit a level 2
+// cache.
 constexpr int64_t kQueriesAtOnce = 128, kKeys = 256, kSums = 128 * 1024;
 
 int64_t padded(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
@@ -66,7 +67,7 @@ void multiply(float* c, int64_t c_stride, const uint16_t* a, int64_t a_stride, c
 
 at::Tensor rows_dense(const at::Tensor& of) { return of.stride(3) == 1 ? of : of.contiguous(); }
 
-/// Those that the first call found: backward runs, whatever the environment says by then.
+/// The kernels that the first call found, also in backward if the environment has changed by then.
 const kernels::AttentionKernels& chosen_kernels() {
   static const kernels::AttentionKernels& chosen = *kernels::attention_kernels();
   return chosen;

@@ -4,7 +4,7 @@
 namespace demi {
 namespace {
 
-// What Hot<scaled_dot_product_attention> would choose, without a call of the op.
+// The dtype that Hot<scaled_dot_product_attention> would choose, without a call of the op.
 std::optional<c10::ScalarType> dtype_of_region(const at::Tensor& q, const at::Tensor& k,
                                                const at::Tensor& v) {
   static const int number = op_number("aten::scaled_dot_product_attention");

@@ -69,7 +69,8 @@ struct Autocast::Frame {
     return frame;
   }
 
-  // Restores what the closed regions on top had found. One that is closed below an open one waits.
+  // Restores the state that the closed regions on top had found. A region that is closed below an
+  // open one waits.
   static void unwind() {
     while (innermost && innermost->closed) {
       const auto top = std::move(innermost->self);
@@ -130,7 +131,7 @@ c10::DeviceType first_choice() {
   return at::globalContext().hasCUDA() ? c10::DeviceType::CUDA : c10::DeviceType::CPU;
 }
 
-// Once for each device type, as Python says it.
+// Warns once for each device type, as Python does.
 void warn_where_absent(c10::DeviceType device) {
   static std::array<std::atomic<bool>, c10::COMPILE_TIME_MAX_DEVICE_TYPES> warned{};
   auto& here = warned[static_cast<std::size_t>(device)];
@@ -221,7 +222,7 @@ void Autocast::leave() {
   close();
 }
 
-// Never throws: a destructor calls it. What was wrong is said by a warning.
+// Never throws, since a destructor calls it; warns of an error instead.
 void Autocast::close() noexcept {
   if (!frame_) return;
   const auto frame = std::move(frame_);

@@ -14,7 +14,7 @@ namespace demi {
 
 struct OpTable;
 
-/// Options of a region. What is not given comes from the outer region, if there is one.
+/// Options of a region. Defaults come from the outer region, if there is one.
 struct AutocastOptions {
   /// fp16 or bf16. Default: the outer region's, else fp16 on CUDA and bf16 on CPU.
   std::optional<c10::ScalarType> dtype = {};
@@ -23,7 +23,7 @@ struct AutocastOptions {
   /// true: one cast for each weight and region. false: one for each use. Default: the outer
   /// region's, else true.
   std::optional<bool> cache_enabled = {};
-  /// Which op runs in what. Default: the outer region's, else global_op_policy().
+  /// The dtypes that ops run in. Default: the outer region's policy, else global_op_policy().
   std::optional<OpPolicy> policy = {};
 };
 

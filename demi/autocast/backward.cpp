@@ -32,8 +32,8 @@ struct Failure {
   OpCall call;
 };
 
-// One function of this thread's backward while it runs: the ops that it has called and that have
-// not returned.
+// A running function of this thread's backward, with the ops that it has called and that have not
+// returned.
 struct Observation {
   std::shared_ptr<Failure> failure;
   const Node* function;

@@ -108,8 +108,8 @@ void BoxedKernel::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet 
   call.choose_dtype();
   try {
     if (call.category == OpCategory::unchanged) {
-      // As if there were no kernel of ours: what the op itself calls (bilinear is made of others)
-      // runs under the region's rules.
+      // Calls the op as if demi had no kernel for it: the ops that it calls itself (bilinear calls
+      // others) run under the region's rules.
       op.redispatchBoxed(keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, key_), stack);
       return;
     }

@@ -1,4 +1,4 @@
-// What a dtype error of an op says. An operator of our own throws what LibTorch's ops throw.
+// The text of an op's dtype error. An operator of our own throws what LibTorch's ops throw.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/library.h>

@@ -19,9 +19,9 @@ struct CudnnRnn {
                                                : c10::DispatchKey::AutocastCUDA;
   static inline int number = 0;
 
-  // What cuDNN reads is one buffer, in its own order for the weights' dtype; the weights with it
-  // show autograd where gradients go. So the buffer is laid out again by cuDNN, as LibTorch does
-  // for FP16, from weights that are cast once.
+  // cuDNN reads one buffer, in its own order for the weights' dtype; autograd sends gradients to
+  // the weights that are passed with it. So cuDNN lays the buffer out again, as LibTorch does for
+  // FP16, from weights that are cast once.
   static Result call(c10::DispatchKeySet keys, const at::Tensor& input, at::TensorList weight,
                      int64_t weight_stride0, const std::optional<at::Tensor>& weight_buf,
                      const at::Tensor& hx, const std::optional<at::Tensor>& cx, int64_t mode,

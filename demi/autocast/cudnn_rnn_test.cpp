@@ -1,4 +1,4 @@
-// What cuDNN's RNN gets in a region, seen by kernels of this test that replace it on a CPU.
+// The arguments of cuDNN's RNN in a region, seen by kernels of this test that replace it on a CPU.
 #include <gtest/gtest.h>
 #include <torch/library.h>
 #include <torch/torch.h>
@@ -19,7 +19,7 @@ struct Received {
   int flattened = 0;
 } received;
 
-// As cuDNN's: one buffer of the weights' dtype, into which it points what it was given.
+// Makes one buffer of the weights' dtype, as cuDNN does, and points the given weights into it.
 Tensor cudnn_flatten(at::TensorList weights, int64_t, c10::SymInt, int64_t, c10::SymInt,
                      c10::SymInt, int64_t, bool, bool) {
   ++received.flattened;

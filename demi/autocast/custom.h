@@ -42,8 +42,8 @@ class DEMI_API CustomForward {
   std::optional<Autocast> disabled_;
 };
 
-/// torch.amp.custom_bwd: the first line of backward. Until the end of the scope autocast has the
-/// state that it had for forward's own ops: on or off, dtype, op policy and cache setting. Throws
+/// torch.amp.custom_bwd: the first line of backward. Restores, until the end of the scope, the
+/// autocast state of forward's own ops: on or off, dtype, op policy and cache setting. Throws
 /// UsageError if forward did not begin with a CustomForward.
 class DEMI_API CustomBackward {
  public:

@@ -1,4 +1,5 @@
-// What torch.amp.custom_fwd and custom_bwd are documented to do, and rules for operators of a user.
+// The documented behaviour of torch.amp.custom_fwd and custom_bwd, and rules for operators of a
+// user.
 #include "demi/autocast/custom.h"
 
 #include <ATen/autocast_mode.h>
@@ -27,7 +28,7 @@ State state_now() {
           at::autocast::get_autocast_dtype(torch::kCPU)};
 }
 
-/// What decides how a recomputed forward runs.
+/// The settings that decide how a recomputed forward runs.
 struct Rules {
   torch::Dtype product, batched_product;
   bool cache;

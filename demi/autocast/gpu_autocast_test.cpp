@@ -125,8 +125,8 @@ TEST_F(GpuAutocast, BinaryCrossEntropyIsRefused) {
             torch::kFloat);
 }
 
-// What comes first in a process, each in one of its own: it ends with 0 if all is right, with 77 if
-// there is nothing to see here.
+// Programs that begin on CUDA, each in a process of its own: it ends with 0 if all is right, with
+// 77 if there is nothing to test here.
 class FirstOnCuda : public testing::Test {
  protected:
   static constexpr int kNothingToSee = 77;

@@ -54,7 +54,7 @@ template <int64_t spatial, auto convolution>
 constexpr auto kOfRank =
     [](const auto&... arguments) { return convolution(spatial, arguments...); };
 
-// On a processor without instructions for the region's dtype.
+// Kernels for a processor without instructions for the region's dtype.
 struct NoOther {};
 template <class Op>
 constexpr auto kThroughFp32 = NoOther();
@@ -91,7 +91,7 @@ template <>
 constexpr auto kThroughFp32<at::_ops::conv_transpose3d_input> =
     kOfRank<3, &products::conv_transpose>;
 
-// On any processor, for tensors of 16 bits.
+// Kernels for tensors of 16 bits on any processor.
 template <class Op>
 constexpr auto kInRegion = NoOther();
 template <>

@@ -1,5 +1,5 @@
-// What threads that LibTorch starts for work of a region take over: those of at::launch, and
-// autograd's for a device, which has the state of backward()'s caller as the second kind here.
+// The state that threads inherit which LibTorch starts for work of a region: those of at::launch,
+// and autograd's for a device, which have the state of backward()'s caller (the second kind here).
 #include <ATen/Parallel.h>
 #include <ATen/ThreadLocalState.h>
 #include <gtest/gtest.h>

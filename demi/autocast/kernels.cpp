@@ -12,7 +12,7 @@
 namespace demi {
 namespace {
 
-// LibTorch warns once a process that its kernel was replaced, which is what we came for.
+// Drops LibTorch's warning, once a process, that its kernel was replaced: that is intended.
 class QuietAboutOverriding final : public c10::WarningHandler {
  public:
   explicit QuietAboutOverriding(c10::WarningHandler* outer) : outer_(outer) {}

@@ -28,7 +28,7 @@ struct Loss {
   std::function<at::Tensor(const at::Tensor& output)> of;
 };
 
-// Of an output (4, 3).
+// Losses of an output (4, 3).
 std::vector<Loss> losses() {
   const auto classes = torch::tensor({0, 2, 1, 0}),
              signs = torch::tensor({1., -1., 1., -1.}, torch::kFloat);

@@ -79,7 +79,7 @@ Results lstm_of_input(c10::DispatchKeySet keys, const at::Tensor& input, at::Ten
     return ops::lstm_input::redispatch(below(keys), x, states, weights, has_biases, num_layers,
                                        dropout, train, bidirectional, batch_first);
   };
-  if (now.category == OpCategory::unchanged) {  // what it is made of runs by the region's rules
+  if (now.category == OpCategory::unchanged) {  // the ops that it calls run by the region's rules
     if (!now.plain || !may_leave_the_layer(input)) return run(input, hx, params);
     Tensors states;
     for (const auto& state : hx) states.push_back(in_fp32(state));

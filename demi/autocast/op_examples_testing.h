@@ -7,8 +7,7 @@
 #include <string>
 #include <vector>
 
-// One call for every op of the lists: FP32 arguments, without those that have a default in the
-// schema.
+// A call of every op of the lists: FP32 arguments, without those that have a default in the schema.
 namespace demi {
 
 using Arguments = std::vector<c10::IValue>;

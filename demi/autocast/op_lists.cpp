@@ -83,7 +83,7 @@ std::string joined(const char* op, const char* overload) {
 // (function, "name", signature, signature of what it redispatches to, policy)
 #define DEMI_APPENDED(function, name, ...) rules.push_back(rule(name, OpCategory::fp32_output));
 
-// From LibTorch's own macros, so that a newer LibTorch brings its own list.
+// LibTorch's lists from its own macros, so that a newer LibTorch brings its own.
 std::vector<OpRule> macro_rules() {
   std::vector<OpRule> rules;
   AT_FORALL_LOWER_PRECISION_FP(DEMI_LOWER)
@@ -252,8 +252,8 @@ std::vector<OpRule> cuda_rules() {
   return rules;
 }
 
-// Other devices: what they have registered, in the CUDA category; what only they have keeps their
-// own kernel.
+// The ops that another device has registered, in their category on CUDA. Ops that CUDA's lists lack
+// keep their own kernel.
 std::vector<OpRule> registered_rules(c10::DeviceType device) {
   std::set<std::string> registered;
   const auto key = at::autocast::get_autocast_dispatch_key_from_device_type(device);

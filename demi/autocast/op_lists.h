@@ -8,8 +8,8 @@
 
 namespace demi {
 
-/// LibTorch's lists for this device, each entry with its reason. For CPU, CUDA and every other
-/// autocast device of LibTorch.
+/// LibTorch's lists for this device, CPU, CUDA or another autocast device of LibTorch, each entry
+/// with its reason.
 DEMI_API std::vector<OpRule> default_op_rules(c10::DeviceType device);
 
 /// The ops of AT_FORALL_FP32* in ATen/autocast_mode.h that the CPU lists do not name.

@@ -129,7 +129,7 @@ std::string comment_of(const std::string& line) {
   return first == std::string::npos ? "" : line.substr(first, last + 1 - first);
 }
 
-/// A part's name may hold blanks: it is what stands between the first word and the last.
+/// A part's name may hold blanks: it is all of the text between the first word and the last.
 void read_part(OpPolicy& policy, std::string_view line) {
   constexpr std::string_view kGaps = " \t\r=";
   const std::string_view first = "part", last = name_of(OpCategory::fp32);
@@ -179,7 +179,7 @@ std::string_view name_of(OpCategory category) {
 OpCategory parse_op_category(std::string_view name) {
   for (std::size_t i = 0; i < kCategories.size(); ++i)
     if (kCategories[i] == name) return static_cast<OpCategory>(i);
-  // A dtype is what one writes first.
+  // Suggests the category of a dtype, which users often write in its place.
   const auto dtype = find_dtype(name);
   const bool is_low = dtype == Dtype::fp16 || dtype == Dtype::bf16;
   const auto near = is_low                 ? kCategories[0]

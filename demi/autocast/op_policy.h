@@ -38,7 +38,8 @@ struct OpRule {
   std::string reason;   // why; a file's comment
 };
 
-/// Which op runs in what: a list of changes to LibTorch's own lists for the device. A value type.
+/// The dtypes that ops run in: a list of changes to LibTorch's own lists for the device. A value
+/// type.
 ///
 ///     demi::OpPolicy policy;
 ///     policy.set("softmax", demi::OpCategory::fp32);
@@ -64,7 +65,7 @@ class DEMI_API OpPolicy {
   /// Throws DataError if the file cannot be read, and UsageError with the line's number if a line
   /// is wrong.
   static OpPolicy from_file(const std::filesystem::path& path);
-  /// Reads the text of such a file. `source` is what a message calls it, before the line's number.
+  /// Reads the text of such a file. `source` is its name in messages, before the line's number.
   static OpPolicy from_text(const std::string& text, const std::string& source = "policy");
 
   /// The text of a file that from_file() reads back, with the reasons as comments.
@@ -81,7 +82,7 @@ class DEMI_API OpPolicy {
   /// A part of a model ("encoder.norm") that computes in FP32. A region does not know the model:
   /// demi::apply(policy, module) applies it.
   OpPolicy& keep_part_in_fp32(std::string_view part);
-  /// In the order in which they were named, each once.
+  /// The names of those parts, in the order in which they were first named, each once.
   const std::vector<std::string>& fp32_parts() const { return fp32_parts_; }
 
   /// The changes to LibTorch's lists, one rule for each overload. Of two rules for one op the last

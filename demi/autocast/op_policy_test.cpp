@@ -44,8 +44,8 @@ std::vector<std::string> only_in(const std::set<std::string>& a, const std::set<
   return result;
 }
 
-// In a process of its own (ctest runs this file's first test before any region): what LibTorch
-// itself has registered.
+// The ops that LibTorch itself has registered, read in a process of its own (ctest runs this file's
+// first test before any region).
 const std::set<std::string> kCpuBefore = registered_on(torch::kCPU);
 const std::set<std::string> kCudaBefore = registered_on(torch::kCUDA);
 
@@ -404,7 +404,7 @@ TEST_F(PolicyFile, PartsAreReadAndWrongLinesOfThemRefused) {
   }
 }
 
-// In a process of its own, since each op gets a kernel for good.
+// Runs in a process of its own, since each op gets a kernel for good.
 [[noreturn]] void exit_after_a_policy_of(std::size_t ops) {
   OpPolicy policy;
   for (const auto& name : c10::Dispatcher::singleton().getAllOpNames()) {

@@ -103,7 +103,7 @@ void renew_global_table(Registry& r, int device) {
                               std::memory_order_release);
 }
 
-// Which devices' parts of LibTorch were there when kernels of ours were registered.
+// Whether LibTorch's part for a device was there when kernels of ours were registered.
 std::array<std::atomic<bool>, kDeviceTypes> part_was_there{};
 
 // Registers our kernels again, once: the dispatcher calls those registered last. Other threads wait

@@ -13,7 +13,8 @@
 namespace demi {
 namespace {
 
-// What a mark is of is held weakly: its address is no key of another's.
+// A mark and its tensor or memory, held weakly: while the mark is there, no other object gets its
+// address.
 template <class Holder>
 struct Mark {
   Holder of;
@@ -44,7 +45,7 @@ c10::StorageImpl* memory_of(const at::Tensor& tensor) {
   return impl->has_storage() ? impl->unsafe_storage().unsafeGetStorageImpl() : nullptr;
 }
 
-// Under the lock.
+// The caller holds the lock.
 std::optional<c10::ScalarType> by_parameter(const Marks& all, const at::Tensor& tensor) {
   auto found = all.by_parameter.find(tensor.unsafeGetTensorImpl());
   if (found == all.by_parameter.end() && tensor.is_view())
@@ -53,7 +54,7 @@ std::optional<c10::ScalarType> by_parameter(const Marks& all, const at::Tensor& 
   return found->second.dtype;
 }
 
-// Under the lock.
+// The caller holds the lock.
 std::optional<c10::ScalarType> by_memory(const Marks& all, const at::Tensor& tensor) {
   if (all.by_memory.empty()) return std::nullopt;
   const auto found = all.by_memory.find(memory_of(tensor));
@@ -151,7 +152,7 @@ std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor) {
     if (const auto of_parameter = by_parameter(all, tensor)) return of_parameter;
     dtype = by_memory(all, tensor);
   }
-  // From here on the parameter may get other memory.
+  // Marks the parameter itself, which may get other memory later.
   if (dtype) mark_part(tensor.is_view() ? at::Tensor(tensor._base()) : tensor, *dtype);
   return dtype;
 }

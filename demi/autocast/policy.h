@@ -33,7 +33,7 @@ class DEMI_API Policy {
   /// Whether the two differ.
   bool is_mixed() const { return compute_dtype() != variable_dtype(); }
 
-  /// All names, in the order of the table above.
+  /// All names of policies, in the order of the table above.
   static std::vector<std::string> names();
 
   bool operator==(const Policy&) const = default;

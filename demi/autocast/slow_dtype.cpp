@@ -44,8 +44,8 @@ std::optional<std::vector<int>> ask_driver(void* driver) {
   return capabilities;
 }
 
-// 10 * major + minor of each CUDA device, asked of the driver that LibTorch has loaded, so that no
-// CUDA header is needed; empty while there is none.
+// 10 * major + minor of each CUDA device, read from the driver that LibTorch has loaded, so that no
+// CUDA header is needed; nullopt before it is loaded.
 std::optional<std::vector<int>> cuda_compute_capabilities() {
   void* driver = dlopen("libcuda.so.1", RTLD_NOLOAD | RTLD_LAZY);
   if (!driver) return std::nullopt;

@@ -17,8 +17,8 @@ namespace demi {
 /// units for them. For CUDA: on any of the GPUs, which are named if there are several.
 DEMI_API std::string why_slow(c10::DeviceType device, c10::ScalarType dtype);
 
-/// As why_slow(), for CUDA devices of these compute capabilities (10 * major + minor), by NVIDIA's
-/// table of arithmetic throughput (CUDA C++ programming guide). A pure function.
+/// The answer of why_slow() for CUDA devices of these compute capabilities (10 * major + minor), by
+/// NVIDIA's table of arithmetic throughput (CUDA C++ programming guide). A pure function.
 DEMI_API std::string why_slow_on_cuda(int compute_capability, c10::ScalarType dtype);
 DEMI_API std::string why_slow_on_cuda(const std::vector<int>& compute_capabilities,
                                       c10::ScalarType dtype);

@@ -14,7 +14,7 @@ struct ThreadState::Captured {
   ThreadTables tables = thread_tables;
   bool is_local = is_local_pass();
 
-  // What at::ThreadLocalState leaves out.
+  // Sets the state that at::ThreadLocalState leaves out.
   void set_rest() const {
     at::autocast::set_autocast_cache_enabled(cache_enabled);
     thread_tables = tables;

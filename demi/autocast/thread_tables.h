@@ -11,7 +11,7 @@ namespace demi {
 
 inline char follows_global_marker = 0;
 
-/// Stands for the global table as it is at the time of each op.
+/// Means the global table at the time of each op.
 inline const OpTable* follows_global() {
   return reinterpret_cast<const OpTable*>(&follows_global_marker);
 }
@@ -44,8 +44,8 @@ struct RegionState : weights::InheritedState {
 /// else follows_global().
 const OpTable* table_in_force(c10::DeviceType device);
 
-/// As table_in_force(), with the global table of this moment in place of follows_global(): what ops
-/// that run later have to find, whatever the global table is by then.
+/// The table_in_force(), with the global table of this moment in place of follows_global(). Ops
+/// that run later use it, even if the global table has changed by then.
 const OpTable* table_now(c10::DeviceType device);
 
 /// Whether copies of weights may be used: LibTorch's setting, unless this thread inherits that they

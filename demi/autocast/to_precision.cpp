@@ -29,10 +29,11 @@ void check_storage_dtype(c10::ScalarType dtype) {
           .accepted = "fp16, bf16, fp32, fp64"});
 }
 
-// As Module::to does: the tensor object stays, its data is replaced.
+// Converts as Module::to does: the tensor object stays, its data is replaced.
 void convert(at::Tensor& tensor, c10::ScalarType dtype) {
   if (!tensor.defined()) return;
-  // The gradient goes even if the tensor has the dtype already: half of a sum of gradients is none.
+  // Drops the gradient even if the tensor has the dtype already: half of a sum of gradients is
+  // useless.
   if (tensor.grad().defined()) tensor.mutable_grad() = at::Tensor();
   if (!tensor.is_floating_point() || tensor.scalar_type() == dtype) return;
   torch::NoGradGuard no_grad;

@@ -74,7 +74,7 @@ TEST(Transforms, VmapOverProductsIsLibTorchs) {
   }
 }
 
-// As torch.autograd.grad(is_grads_batched=True): several gradients through one graph.
+// Several gradients through one graph, as torch.autograd.grad(is_grads_batched=True).
 TEST(Transforms, VmapOverTheBackwardOfProductsIsLibTorchs) {
   namespace functorch = at::functorch;
   const auto w = torch::randn({64, 64}).requires_grad_(), picture = torch::randn({2, 16, 16, 16});

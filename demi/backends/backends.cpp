@@ -177,7 +177,8 @@ BackendsGuard::~BackendsGuard() {
   const std::lock_guard lock(Before::mutex);
   auto& alive = Before::alive;
   const auto self = std::find(alive.begin(), alive.end(), before_.get());
-  // What a later guard has set as well holds on, and that guard puts back what was before this one.
+  // A setting that a later guard has set, too, keeps its value, and that guard restores the value
+  // from before this one.
   for (auto later = self + 1; later != alive.end(); ++later) before_->hand_to(**later);
   alive.erase(self);
   before_->put_back();

@@ -9,7 +9,8 @@
 namespace demi {
 
 /// Settings of LibTorch that decide how fast and how exactly it computes, for the whole process.
-/// Each has the name that Python's torch.backends gives it. One that is not given stays as it is.
+/// Each has the name that Python's torch.backends gives it. A setting that is not given stays
+/// unchanged.
 struct Backends {
   /// FP32 matrix products on CUDA may use TF32. LibTorch's default: false.
   std::optional<bool> cuda_matmul_allow_tf32 = std::nullopt;
@@ -39,8 +40,8 @@ struct Backends {
 
   bool operator==(const Backends&) const = default;
 
-  /// All settings as they are. Of settings by operation: cudnn_allow_tf32 only if both allow it,
-  /// mkldnn_fp32_precision that of products.
+  /// The present settings. Where LibTorch has one for each operation: cudnn_allow_tf32 is true only
+  /// if both allow it, mkldnn_fp32_precision is that of products.
   DEMI_API static Backends current();
 
   /// Sets what is given. Throws UsageError as check, before anything is changed.
@@ -67,14 +68,14 @@ class DEMI_API BackendsGuard {
   std::unique_ptr<Before> before_;
 };
 
-/// Memory that tensors on the CPU give back stays with the process and serves the next ones, from
-/// here to its end. glibc asks the kernel anew for each block above 32 MiB, whose pages the kernel
-/// then clears one by one: up to a fifth of a training step over large layers, in FP32 and mixed
+/// Keeps memory that CPU tensors release in the process, for later tensors, until the process ends.
+/// Otherwise glibc asks the kernel anew for each block above 32 MiB, whose pages the kernel then
+/// clears one by one: up to a fifth of a training step over large layers, in FP32 and mixed
 /// precision alike. Call it once, at the start of main().
 ///
-/// Price: the process holds the most that it has used at once, and what fragments between it. Every
-/// malloc of the process is concerned, and mallopt() settings of its own are overwritten. False,
-/// and no effect, where malloc is not glibc's.
+/// Price: the process holds as much as it has used at once, and fragments in between. It applies to
+/// every malloc of the process, and overwrites mallopt() settings. Returns false, without effect,
+/// if malloc is not glibc's.
 DEMI_API bool keep_memory();
 
 }  // namespace demi

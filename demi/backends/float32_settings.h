@@ -7,12 +7,12 @@
 namespace demi {
 
 /// LibTorch's settings of FP32's precision: those of its newer functions, by backend and kind of
-/// operation, and the two of its older ones, which stand beside them and contradict them at times.
+/// operation, and the two of its older ones, which exist beside them and contradict them at times.
 class Float32Settings {
  public:
-  /// As they are now. They stay so, but for convolutions and recurrent layers on CUDA: they begin
-  /// in a state of LibTorch's own that nobody else can set (TF32 unless a setting above them says
-  /// otherwise) and end with TF32 set.
+  /// Reads the present settings. Reading changes none, except those of convolutions and recurrent
+  /// layers on CUDA: these begin in a state that LibTorch alone can set (TF32 unless a setting
+  /// above them differs) and end with TF32 set.
   static Float32Settings now();
 
   void put_back() const;

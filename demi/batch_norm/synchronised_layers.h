@@ -10,11 +10,10 @@ namespace demi::batch_norm {
 
 using distributed::ProcessGroup;
 
-// Which batch normalisations are synchronised, and over which group, by their running mean: a
-// layer's forward passes it to the operator, and no two layers share one. Of the whole process;
-// from any thread.
+// The batch normalisations of the process that are synchronised, and their groups, by running mean:
+// a layer's forward passes it to the operator, and no two layers share one. From any thread.
 
-/// From now on over this group, whatever it was before. Whether that changed anything.
+/// Synchronises the layer over this group from now on. Returns whether that changed anything.
 bool synchronise(const at::Tensor& running_mean, ProcessGroup& group);
 /// Null: it is not synchronised.
 ProcessGroup* group_of(const at::Tensor& running_mean);

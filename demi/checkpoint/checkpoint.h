@@ -17,7 +17,8 @@ namespace demi::checkpoint {
 /// Names of an optimizer's parameters by parameter group.
 using ParameterGroups = std::vector<std::vector<std::string>>;
 
-/// What a training run needs to go on, as plain data. On the disk it is a folder of three files:
+/// The state from which a training run resumes, as plain data. On disk it is a folder of three
+/// files:
 ///   model.safetensors   `model`; `model_text` and short texts are its metadata. Python's
 ///                       safetensors reads it
 ///   state.safetensors   `state`
@@ -39,15 +40,15 @@ struct Checkpoint {
   std::map<std::string, ParameterGroups> parameters = {};
 };
 
-/// Keeps the best checkpoints of a run, by one of SaveOptions::scores. Of two with one score the
-/// earlier is better.
+/// Keeps the best checkpoints of a run, by one of SaveOptions::scores. If two have the same score,
+/// the earlier is better.
 struct KeepBest {
   int64_t count = 0;         // how many of the run's stay; 0: none for this reason
   std::string by = "";       // the score's name
   bool lowest_best = false;  // as of a loss
 };
 
-/// What stays by one of these rules stays, whatever the others say.
+/// The rules by which checkpoints are kept. A checkpoint stays if any of them keeps it.
 struct SaveOptions {
   int64_t keep_last = 1;  // how many of the run's stay, counted in the order of saving; 0: all
   bool is_best = false;   // FOLDER/best names this one, which stays until another is best
@@ -67,9 +68,9 @@ struct SaveOptions {
 /// How: the files are written to a temporary folder in the same place (step-00000400.NUMBER.tmp),
 /// files and folder are synchronised with the disk (fsync), one rename publishes it, and FOLDER is
 /// synchronised. Then FOLDER/last is replaced in the same way, and FOLDER/best if `is_best`. Only
-/// then are old ones removed. What a killed save left behind is removed by the next one. A step
-/// that is there already is not overwritten: the new one is called step-00000400-2, and the old one
-/// is an old one.
+/// then are old ones removed. Leftovers of a killed save are removed by the next one. A step that
+/// is there already is not overwritten: the new one is called step-00000400-2, and the old one is
+/// an old one.
 ///
 /// Counted and removed are checkpoints of the same run alone. A process is one run; with restore(),
 /// load(path, objects) or Trainer::resume it continues the run of that checkpoint. Checkpoints of
@@ -102,8 +103,8 @@ DEMI_API void read_current(const std::filesystem::path& path,
 
 /// The newest checkpoint of a folder of checkpoints whose every byte agrees with its checksums:
 /// that which `last` names, else the one saved before it, and so on. Calls damaged(checkpoint, what
-/// is wrong) for each one that is skipped. Nothing if there is no checkpoint. Throws DataError if
-/// none is whole, or the system does not let one be read, which says nothing about its bytes.
+/// is wrong) for each one that is skipped. nullopt if there is no checkpoint. Throws DataError if
+/// none is whole, or if the system does not let one be read: its bytes may be sound.
 DEMI_API std::optional<std::filesystem::path> newest_whole(
     const std::filesystem::path& folder,
     const std::function<void(const std::filesystem::path&, const std::string&)>& damaged);
@@ -124,11 +125,12 @@ DEMI_API std::filesystem::path set_aside(const std::filesystem::path& checkpoint
 /// newer format.
 DEMI_API Checkpoint load(const std::filesystem::path& path);
 
-/// As load, but the tensors' memory is the mapped files (copy on write: writing to a tensor changes
-/// no file). For copying from it into objects that hold memory already: that takes no second copy
-/// of the values. A tensor's pages are given back once the tensor is gone, so erase each one after
-/// its copy to hold at most one in memory. Everything is read and verified before the files are
-/// mapped. Nobody may shorten the files while tensors live: the system would end the process.
+/// Reads the checkpoint as load() does, but the tensors' memory is the mapped files (copy on write:
+/// writing to a tensor changes no file). It is for copying into objects that have memory already,
+/// which then needs no second copy of the values. A tensor's pages are given back once the tensor
+/// is gone, so erase each one after its copy to hold at most one in memory. Everything is read and
+/// verified before the files are mapped. Nobody may shorten the files while tensors live: the
+/// system would end the process.
 DEMI_API Checkpoint map(const std::filesystem::path& path);
 
 }  // namespace demi::checkpoint

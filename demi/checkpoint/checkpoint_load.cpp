@@ -39,7 +39,7 @@ constexpr std::string_view kLetIn = "let this user read it, and enter the folder
                    .advice = advice});
 }
 
-/// `code`: why the system does not know; none where there is nothing of that name.
+/// `code`: the system's error; none if there is nothing of that name.
 [[noreturn]] void nothing_there(const fs::path& path, std::error_code code) {
   const bool is_locked = code == std::errc::permission_denied;
   throw DataError({.where = "checkpoint.find",
@@ -87,8 +87,8 @@ std::optional<fs::path> last_in(const fs::path& folder) {
   return folder / names.back();
 }
 
-/// The checkpoint of a run's folder CHECKPOINTS: its last, or that of the one run that has a folder
-/// in it.
+/// The last checkpoint of CHECKPOINTS, the folder of a run, or of the only run that has a folder in
+/// it.
 fs::path last_of_run(const fs::path& run, const fs::path& checkpoints) {
   if (auto last = last_in(checkpoints)) return *last;
   std::vector<fs::path> found;
@@ -128,7 +128,7 @@ Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
   Manifest manifest = read_manifest(folder);
   const FileRecord& model = record_of(manifest, folder, kModelFile);
   const FileRecord& state = record_of(manifest, folder, kStateFile);
-  // Headers and sizes of both first: what is cut short is refused before values are read.
+  // Reads headers and sizes of both first: a truncated file is refused before values are read.
   const SafetensorsInput model_file(folder / kModelFile, kLoadCheckpoint);
   const SafetensorsInput state_file(folder / kStateFile, kLoadCheckpoint);
   return {.model = tensors_of(model_file, model, memory),
@@ -179,8 +179,8 @@ std::optional<std::string> run_of(const fs::path& checkpoint) {
   }
 }
 
-/// Those that a run may go on from, the newest first: the names in `last`, then the others of its
-/// run. A damaged `last` names none.
+/// The checkpoints from which a run may resume, the newest first: the names in `last`, then the
+/// others of its run. A damaged `last` names none.
 std::vector<std::string> newest_first(const fs::path& folder,
                                       const std::vector<std::string>& standing) {
   std::vector<std::string> names;

@@ -159,7 +159,7 @@ void require_removed(const std::optional<RemovalFailure>& failure) {
                      failure->error, "remove it by hand");
 }
 
-/// The names in `best`. Without them nothing may be removed: it might be the best.
+/// The names in `best`. If they cannot be read, nothing may be removed: it might be the best.
 std::vector<std::string> best_in(const fs::path& folder) {
   try {
     return read_names(folder / "best");

@@ -73,7 +73,7 @@ inline Checkpoint ten_tensors(double value) {
   return result;
 }
 
-/// With tensors of its own.
+/// The checkpoint with tensors of its own.
 inline Checkpoint own_copy(Checkpoint original) {
   for (auto* tensors : {&original.model, &original.state})
     for (auto& [name, tensor] : *tensors) tensor = tensor.clone();

@@ -20,8 +20,8 @@ struct TensorSum {
   uint32_t sum = 0;
 };
 
-/// The CRC-32C of what a file says, whatever the order of its header: first of each metadata entry
-/// whose name begins with "demi." (but kContentChecksum), by name, a line "LENGTH NAME LENGTH
+/// The CRC-32C of a file's content, the same for any order of its header: first of each metadata
+/// entry whose name begins with "demi." (but kContentChecksum), by name, a line "LENGTH NAME LENGTH
 /// VALUE"; then of each tensor, by name, a line "LENGTH NAME DTYPE E,E,... SUM". Lengths are in
 /// bytes, SUM has 8 hexadecimal digits.
 DEMI_API uint32_t content_checksum(const Metadata& metadata, std::vector<TensorSum> tensors);

@@ -34,7 +34,7 @@ struct StoredTensor {
   DEMI_API int64_t elements() const;
 };
 
-/// What a safetensors file or a checkpoint holds, without the values of its tensors.
+/// The contents of a safetensors file or a checkpoint, without the values of its tensors.
 struct Contents {
   std::filesystem::path path;  // of the file, or of the checkpoint's folder
   bool is_file = true;         // a single safetensors file

@@ -19,7 +19,7 @@ using testing::HasSubstr;
 
 using ContentsOfAFile = CheckpointFolder;
 
-// What tests/fixtures/safetensors/make.py wrote: the table TENSORS there.
+// The contents that tests/fixtures/safetensors/make.py wrote: the table TENSORS there.
 TEST_F(ContentsOfAFile, AreThoseThatPythonWrote) {
   const auto file = source_dir() / "tests/fixtures/safetensors/python.safetensors";
   const Contents found = contents(file);
@@ -119,7 +119,7 @@ TEST_F(ContentsOfACheckpoint, AreNotThoseOfOtherFiles) {
   EXPECT_THROW(contents(one_ / "model.safetensors"), DataError);
 }
 
-// Without a checksum what cannot be is still noticed.
+// Impossible values are noticed without a checksum, too.
 TEST_F(ContentsOfAFile, AreVerifiedWithoutChecksums) {
   const auto file = folder_ / "x.safetensors";
   save_safetensors(file, {{"truth", at::ones({3}, at::kBool)}});

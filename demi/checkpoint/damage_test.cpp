@@ -33,7 +33,7 @@ class DamagedCheckpoint : public CheckpointFolder {
     saved_ = save(folder_, 7, ten_tensors(3));
   }
 
-  /// What is wrong with how this damage is met; empty if it is refused in the right way.
+  /// The fault in the answer to this damage; empty if it is refused in the right way.
   std::string met(const char* name, const std::string& content) const {
     write_bytes(saved_ / name, content);
     for (const auto& read : {load, map}) {

@@ -50,7 +50,7 @@ class SaveUnderFaults : public CheckpointFolder {
     CheckpointFolder::SetUp();
     checkpoints_ = folder_ / "checkpoints";
     old_.run = new_.run = "0123456789abcdef";  // whichever process saves them
-    // So that the process that is meddled with does nothing for the first time.
+    // Saves once here, so that the intercepted process does nothing for the first time.
     start_over();
     save(checkpoints_, 2, new_, {.is_best = true});
   }
@@ -63,7 +63,7 @@ class SaveUnderFaults : public CheckpointFolder {
     write_bytes(checkpoints_ / "step-00000009.1.tmp" / "model.safetensors", "half");
   }
 
-  /// What the process does whose calls are meddled with.
+  /// The work of the process whose calls are intercepted.
   int save_and_report() const {
     try {
       save(checkpoints_, 2, new_, {.is_best = true});
@@ -77,7 +77,7 @@ class SaveUnderFaults : public CheckpointFolder {
     }
   }
 
-  /// One save of `new_` where `old_` is, with one intervention; then looks at what is left.
+  /// Saves `new_` beside `old_`, with one intervention; then examines the result.
   Ended save_with(const Intervention& intervention) {
     start_over();
     message_.set("");
@@ -136,7 +136,8 @@ class SaveUnderFaults : public CheckpointFolder {
   SharedText message_;
 };
 
-// What no failing call can show: nothing is renamed before it and what it replaces are on the disk.
+// No failing call can show this: nothing is renamed before it and the file that it replaces are on
+// the disk.
 TEST_F(SaveUnderFaults, SynchronisesBeforeAndAfterEachRename) {
   const Ended ended = save_with({.kind = Kind::none});
   if (!ended.supported) GTEST_SKIP() << "processes cannot be traced here";
@@ -150,7 +151,7 @@ TEST_F(SaveUnderFaults, SynchronisesBeforeAndAfterEachRename) {
   EXPECT_EQ(order, three_files_and_their_folder + published + last + best + old_one_away);
 }
 
-// Without an old one: nothing, or the new one whole.
+// Without an old checkpoint there is none, or the new one whole.
 TEST_F(SaveUnderFaults, TheFirstSaveIsKilledAtEveryCall) {
   for (int64_t at = 1;; ++at) {
     fs::remove_all(checkpoints_);

@@ -22,7 +22,7 @@ constexpr std::string_view kStep = "step-";
 constexpr std::string_view kTemporary = ".tmp";
 constexpr uint64_t kLongestNames = uint64_t{16} << 20;
 
-/// The number at the front of the text, which loses it; nothing if there is none.
+/// Removes the number from the front of the text, and returns it; nullopt if there is none.
 std::optional<int64_t> take_number(std::string_view& text) {
   int64_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
@@ -70,7 +70,7 @@ std::optional<StepName> parse_checkpoint_name(std::string_view name) {
     rest.remove_prefix(1);
     copy = take_number(rest).value_or(0);
   }
-  // One spelling each.
+  // Each name has one spelling.
   if (!step || copy < 1 || !rest.empty() || checkpoint_name(*step, copy) != name)
     return std::nullopt;
   return StepName{*step, copy};
@@ -142,9 +142,10 @@ std::vector<std::string> kept_names(const std::string& saved,
   };
   for (const std::string& name : before)
     if (std::ranges::find(standing, name) != standing.end()) add(name);
-  // Those that no file names: `last` was lost, or the process was killed before it was replaced.
+  // Adds those that no file names: `last` was lost, or the process was killed before it was
+  // replaced.
   std::for_each(standing.rbegin(), standing.rend(), add);
-  // One checkpoint of a step is enough, and the newest is the one.
+  // Keeps only the newest checkpoint of each step.
   std::vector<int64_t> steps;
   std::erase_if(order, [&steps](const std::string& name) {
     const int64_t step = parse_checkpoint_name(name)->step;

@@ -26,7 +26,7 @@ inline constexpr const char* kManifestFile = "manifest.json";
 /// "step-00000400", and "step-00000400-2" for the second one of that step.
 DEMI_API std::string checkpoint_name(int64_t step, int64_t copy);
 
-/// Step and copy of such a name; nothing for any other text.
+/// Step and copy of such a name; nullopt for any other text.
 struct StepName {
   int64_t step, copy;
   auto operator<=>(const StepName&) const = default;  // NOLINT(modernize-use-nullptr)
@@ -51,8 +51,8 @@ DEMI_API std::string names_to_text(const std::vector<std::string>& names);
 /// The names of such a file; none if there is no such file. Throws DataError for a damaged one.
 DEMI_API std::vector<std::string> read_names(const std::filesystem::path& file);
 
-/// Which checkpoints stay after `saved` was saved, in the order of saving, newest first.
-/// `before`: the names in `last`; `standing`: those of the run in the folder, by step.
+/// The names of the checkpoints that stay after `saved` was saved, in the order of saving, newest
+/// first. `before`: the names in `last`; `standing`: the run's checkpoints in the folder, by step.
 DEMI_API std::vector<std::string> kept_names(const std::string& saved,
                                              const std::vector<std::string>& before,
                                              const std::vector<std::string>& standing,

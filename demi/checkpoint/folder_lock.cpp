@@ -43,8 +43,8 @@ struct Registry {
     return *registry;
   }
 
-  /// In a forked process: the locks are its parent's, and end with it. flock(2) would keep them as
-  /// long as a descriptor is open anywhere.
+  /// Leaves the locks to the parent in a forked process: they are the parent's, and end with it.
+  /// flock(2) would keep them as long as a descriptor is open anywhere.
   void leave_to_parent() {
     for (auto& [id, entry] : folders) entry.folder->file = Descriptor();
     folders.clear();

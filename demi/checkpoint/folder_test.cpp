@@ -27,11 +27,11 @@ TEST(KeptNames, AreTheLastSaved) {
   EXPECT_THAT(kept_names(c, {b, a}, {a, b}, 2), ElementsAre(c, b));
   EXPECT_THAT(kept_names(c, {b, a}, {a, b}, 0), ElementsAre(c, b, a));
   EXPECT_THAT(kept_names(c, {b, a}, {a, b}, 9), ElementsAre(c, b, a));
-  // In the order of saving, not of steps.
+  // The order of saving counts, not that of steps.
   EXPECT_THAT(kept_names(a, {c, b}, {b, c}, 2), ElementsAre(a, c));
   // Gone by hand.
   EXPECT_THAT(kept_names(c, {b, a}, {a}, 2), ElementsAre(c, a));
-  // Without a list the higher steps count as the newer ones, and after all that are listed.
+  // Higher steps count as newer without a list, and after all that are listed.
   EXPECT_THAT(kept_names(c, {}, {a, b}, 2), ElementsAre(c, b));
   EXPECT_THAT(kept_names(c, {a}, {a, b}, 2), ElementsAre(c, a));
 }

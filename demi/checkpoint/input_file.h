@@ -73,8 +73,8 @@ class InputFile {
   uint64_t bytes_ = 0;
 };
 
-/// What a file is by its first bytes, and advice for one that should have been a safetensors file.
-/// `name` is empty if the bytes say nothing.
+/// The kind of a file by its first bytes, and advice if it should have been a safetensors file.
+/// `name` is empty if the bytes match no kind.
 struct FileKind {
   std::string_view name;    // "a PNG picture"
   std::string_view advice;  // for the error's end

@@ -14,7 +14,7 @@ std::vector<LBFGSParamState*> states_of(const torch::optim::Optimizer& optimizer
   return states;
 }
 
-// Those that the first turn of a step sets.
+// Visits the tensors that the first turn of a step sets.
 template <class Visit>
 void each_tensor(LBFGSParamState& state, const Visit& visit) {
   visit(state.d());

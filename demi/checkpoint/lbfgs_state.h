@@ -9,7 +9,7 @@ namespace demi::checkpoint {
 
 /// LibTorch's LBFGS in a form that LibTorch can save: tensors that a step has not set yet are
 /// undefined, which an archive cannot hold. While this object lives they are empty, and the scratch
-/// space of a step (`al`) is away. Of any other optimizer nothing is changed.
+/// space of a step (`al`) is away. Any other optimizer stays unchanged.
 class SavableLbfgs {
  public:
   explicit SavableLbfgs(const torch::optim::Optimizer& optimizer);
@@ -22,7 +22,7 @@ class SavableLbfgs {
   std::vector<std::optional<std::vector<at::Tensor>>> scratch_;
 };
 
-/// After a load: what was empty is undefined again.
+/// Makes the tensors that were empty undefined again, after a load.
 void undefine_empty_lbfgs(torch::optim::Optimizer& optimizer);
 
 }  // namespace demi::checkpoint

@@ -45,7 +45,7 @@ struct Manifest {
 /// The text of manifest.json. Throws UsageError for names and texts that are not UTF-8.
 DEMI_API std::string to_text(const Manifest& manifest);
 
-/// What ends a text of this body: its checksum.
+/// The end of a manifest with this body: its checksum.
 DEMI_API std::string closing_of_manifest(std::string_view body);
 
 /// Reads such a text; `file` is named in messages. Throws DataError for a damaged text, one of

@@ -46,7 +46,7 @@ TEST(Manifest, RefusesANewerFormatAndSaysSo) {
   const std::string said = refusal(summed_up(newer));
   EXPECT_THAT(said, HasSubstr("x/manifest.json was written by a newer demi"));
   EXPECT_THAT(said, HasSubstr("seen: format_version 2; accepted: at most 1"));
-  // Also one whose checksum is another.
+  // So is one with another checksum.
   EXPECT_THAT(refusal(newer + "}"), HasSubstr("newer demi"));
 }
 

@@ -72,7 +72,7 @@ using torch::serialize::InputArchive;
           .advice = "make model and optimizer as the checkpoint was saved with"});
 }
 
-// What a load would put into an optimizer, as far as it can be compared.
+// The part of an archive that can be compared with an optimizer before it is loaded.
 struct ArchiveGroup {
   std::vector<std::string> options;     // names
   std::vector<std::string> parameters;  // keys into the archive's states
@@ -167,8 +167,8 @@ void check_content(ArchiveContent& found, const ArchiveContent& own,
   }
 }
 
-/// What torch::save writes of an optimizer, uint8, (bytes), on the CPU. Throws UsageError for a
-/// state that LibTorch cannot save.
+/// The bytes that torch::save writes of an optimizer, uint8, (bytes), on the CPU. Throws UsageError
+/// for a state that LibTorch cannot save.
 at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
   std::ostringstream text;
   const SavableLbfgs savable(optimizer);
@@ -234,8 +234,8 @@ std::function<void()> prepare_archive(const at::Tensor& archive, torch::optim::O
   };
 }
 
-/// demi's state under the numbers that its parameters have now. Of other groups, scheduled rates
-/// stay behind.
+/// demi's state under the present numbers of its parameters. Scheduled rates are dropped if groups
+/// hold other parameters.
 NamedTensors renumbered(NamedTensors saved, const ParameterMatch& match) {
   NamedTensors state;
   for (auto& [name, tensor] : saved) {
@@ -260,7 +260,7 @@ bool is_of(const NamedTensors& state, std::size_t parameter, const char* name) {
 }
 
 /// The weight and its remainder belong together. For a parameter of another dtype they become a
-/// master and its copy, which every precision knows.
+/// master and its copy, which every precision can load.
 void join_remainders(NamedTensors& model, NamedTensors& state,
                      const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
   const std::vector<at::Tensor> parameters = parameters_of(optimizer);

@@ -77,7 +77,7 @@ std::vector<std::string> missing_in(const std::vector<std::string>& b,
        .advice = kAdvice});
 }
 
-/// For each name of `saved` its number in `names`.
+/// The number in `names` of each name of `saved`.
 std::vector<std::size_t> numbers_by_name(const std::string& part,
                                          const std::vector<std::string>& saved,
                                          const std::vector<std::string>& names) {

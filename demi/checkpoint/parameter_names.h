@@ -17,8 +17,7 @@ ParameterGroups parameter_names(const torch::optim::Optimizer& optimizer,
                                 const torch::nn::Module& module,
                                 const std::vector<at::Tensor>& more);
 
-/// Which of an optimizer's parameters has which number in a checkpoint. Numbers count through all
-/// groups.
+/// The numbers of an optimizer's parameters in a checkpoint. Numbers count through all groups.
 struct ParameterMatch {
   std::vector<std::size_t> now;    // by number in the checkpoint: the number in the optimizer
   std::vector<std::string> names;  // by number in the optimizer: in the module

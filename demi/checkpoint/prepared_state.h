@@ -28,7 +28,7 @@ using Numbers = std::map<std::string, StateDict>;  // as Checkpoint::numbers
 /// most once, puts it into them; until then the objects are not changed. They release each tensor
 /// once it is copied.
 struct PreparedState {
-  /// All objects that prepare() was given.
+  /// Puts the state into all objects that prepare() was given.
   std::function<void()> objects;
   /// States of random generators. Empty function: none.
   std::function<void()> random;
@@ -56,12 +56,12 @@ NamedTensors take_part(NamedTensors& all, std::string_view prefix);
 /// optimizer.
 std::string part_name(const char* kind, std::size_t index);
 
-/// What `values` holds under further names of the module's tensors is kept under the first ones, as
-/// named_tensors() has them: state_dict() of Python, and demi before 0.1, write a shared tensor
+/// Moves what `values` holds under further names of the module's tensors to their first names, as
+/// named_tensors() has them. Python's state_dict(), and demi before 0.1, write a shared tensor
 /// under each of its names.
 void use_first_names(NamedTensors& values, const torch::nn::Module& module);
 
-/// What `values` holds under a tensor's first name is there under its further names, too.
+/// Adds each value that `values` holds under a tensor's first name under its further names, too.
 void add_further_names(NamedTensors& values, const torch::nn::Module& module);
 
 /// Throws UsageError unless `values` has exactly the names and shapes of `module`, with real

@@ -13,7 +13,7 @@
 namespace demi::checkpoint {
 namespace {
 
-/// For each step the newest copy for which has(marks) says yes, sorted by step.
+/// The newest copy of each step whose marks satisfy has(), sorted by step.
 template <class Has>
 std::vector<std::string> newest_copies(const std::vector<std::string>& standing,
                                        const std::map<std::string, Marks>& marks, const Has& has) {

@@ -9,7 +9,7 @@
 
 namespace demi::checkpoint {
 
-/// What a manifest says of whose checkpoint it is and how long it stays.
+/// The part of a manifest that names the checkpoint's run and says how long the checkpoint stays.
 struct Marks {
   std::string run;    // empty: the manifest cannot be read
   bool keep = false;  // SaveOptions::keep

@@ -98,7 +98,7 @@ TEST_F(KeptInAFolder, EitherRuleKeeps) {
   EXPECT_TRUE(read_manifest(folder_ / "step-00000001").keep);
 }
 
-// What stood before is known by its manifests.
+// Earlier checkpoints are known by their manifests.
 TEST_F(KeptInAFolder, AProcessThatResumesKeepsWhatTheOneBeforeKept) {
   in_another_process([&] {
     save_step(1, {.keep = true});

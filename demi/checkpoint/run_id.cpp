@@ -101,7 +101,7 @@ OwnCheckpoints own_checkpoints(const fs::path& folder, HeldFolder& held,
   const auto of = [&](const std::string& name) { return run_of(folder, held, name); };
   OwnCheckpoints own{.run = run, .named = named_in_last(folder, standing)};
   if (!own.named.empty() && !runs.taken_over.contains(of(own.named.front()))) own.named.clear();
-  // The newest that was taken over says which run continues here.
+  // The newest checkpoint that was taken over names the run that continues here.
   std::vector<std::string> newest_first = own.named;
   newest_first.insert(newest_first.end(), standing.rbegin(), standing.rend());
   for (const std::string& name : newest_first)

@@ -12,7 +12,7 @@ namespace demi::checkpoint {
 /// The run of a checkpoint whose manifest names none: an older demi's, or Python's.
 inline constexpr const char* kNoRunId = "none";
 
-/// This process continues that run: what it saves to that run's folder belongs to the run, and the
+/// Lets this process continue that run: its saves to the run's folder belong to the run, and the
 /// run's checkpoints there are its own. Does nothing for an empty id.
 void take_over_run(const std::string& run);
 
@@ -32,11 +32,12 @@ struct OwnCheckpoints {
 OwnCheckpoints own_checkpoints(const std::filesystem::path& folder, HeldFolder& held,
                                const std::vector<std::string>& standing, const std::string& run);
 
-/// One warning (TORCH_WARN) a folder and process if checkpoints of other runs are there.
+/// Warns once (TORCH_WARN) for each folder and process if the folder holds checkpoints of other
+/// runs.
 void warn_of_other_runs(const std::filesystem::path& folder, const OwnCheckpoints& own);
 
-/// What Writer does of a save before another thread writes it: this warning, which that thread has
-/// no handler for, and what save() throws before it writes anything.
+/// The part of a save that Writer does before another thread writes: the warning above, for which
+/// that thread has no handler, and the errors that save() throws before it writes anything.
 void warn_of_other_runs(const std::filesystem::path& folder, const std::string& run);
 void check_save(int64_t step, const Checkpoint& checkpoint, const SaveOptions& options);
 

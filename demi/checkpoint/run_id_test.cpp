@@ -123,7 +123,7 @@ TEST_F(RunsOfAFolder, ThoseOfTheRunThatNoFileNamesCount) {
   EXPECT_THAT(names(), ElementsAre("last", "lock", "step-00000040", "step-00000050"));
 }
 
-// What Python's save and older versions write names no run.
+// Checkpoints of Python's save and of older versions name no run.
 TEST_F(RunsOfAFolder, WithoutAnIdTheyAreThoseOfTheRunThatLoadsThem) {
   const auto without_id = [&](const std::string& name) {
     Manifest manifest = read_manifest(folder_ / name);
@@ -235,7 +235,7 @@ TEST_F(DamagedCheckpoints, AreSetAsideAndNeverRemoved) {
                                    "step-00000050"));
 }
 
-// What may not be read says nothing about its bytes.
+// A file without permission may have sound bytes.
 TEST_F(DamagedCheckpoints, AreNotThoseThatMayNotBeRead) {
   if (::geteuid() == 0) GTEST_SKIP() << "root may read everything";
   fs::permissions(folder_ / "step-00000030" / kModelFile, fs::perms::none);

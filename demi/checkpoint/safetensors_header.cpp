@@ -182,7 +182,7 @@ class HeaderHandler {
   int offsets_ = 0;
 };
 
-/// At most how many tensors the header names: objects, outside of strings.
+/// The most tensors that the header may name: objects outside of strings.
 std::size_t count_entries(std::string_view text) {
   constexpr std::size_t kLeastBytes =
       sizeof R"("":{"dtype":"","shape":[],"data_offsets":[0,0]},)" - 1;
@@ -204,8 +204,8 @@ void require_unique(const Fault& fault, std::vector<TensorPlace>& tensors) {
     fault("a name occurs twice in the header", kHeaderOffset, same->name, "each name once");
 }
 
-// In the order in which the reference implementation lays tensors out: wide ones first, so that
-// each is aligned.
+// The dtypes in the order in which the reference implementation lays tensors out: wide ones first,
+// so that each is aligned.
 constexpr std::pair<std::string_view, c10::ScalarType> kNames[] = {
     {"U64", c10::ScalarType::UInt64},
     {"I64", c10::ScalarType::Long},

@@ -13,7 +13,7 @@
 
 namespace demi::checkpoint {
 
-/// In bytes; the reference implementation's limit.
+/// The most bytes of a header; the reference implementation's limit.
 constexpr uint64_t kLongestHeader = 100'000'000;
 /// LibTorch's operators accept no more.
 constexpr std::size_t kMostDimensions = 64;

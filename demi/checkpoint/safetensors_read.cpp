@@ -75,7 +75,7 @@ void check_bool(const Fault& fail, const TensorPlace& place, uint64_t offset, co
            fmt::to_string(value), "0 or 1");
 }
 
-/// Throws DataError if the first bytes say what the file is instead.
+/// Throws DataError if the first bytes are those of another kind of file.
 void refuse_other_kind(const InputFile& file, std::string_view first) {
   const FileKind kind = file_kind(first);
   if (kind.name.empty()) return;

@@ -217,7 +217,7 @@ TEST_F(SafetensorsFile, RefusesEmptyTensorsWhoseStridesOverflow) {
   EXPECT_THAT(said("[4611686018427387904,4611686018427387904,0]"), HasSubstr("is impossible"));
 }
 
-// As Python's reader does. A parser that stops at a NUL would not look at what follows.
+// Refused as by Python's reader. A parser that stops at a NUL would not read the rest.
 TEST_F(SafetensorsFile, RefusesWhatIsNotJsonToTheEnd) {
   EXPECT_THAT(complaint(std::string("{}\0{", 4), 0),
               HasSubstr("offset 10: the header is not JSON"));

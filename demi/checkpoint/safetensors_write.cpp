@@ -111,7 +111,7 @@ uint32_t write_and_sum(const Descriptor& file, const void* data, uint64_t bytes)
 
 constexpr std::string_view kNoChecksum = "00000000";  // until the values are written
 
-/// Where the checksum of the content is in the header. Within names and texts quotes are escaped.
+/// The place of the content's checksum in the header. Quotes within names and texts are escaped.
 std::size_t place_of_checksum(std::string_view header) {
   const std::string entry = fmt::format(R"("{}":"{}")", kContentChecksum, kNoChecksum);
   return header.find(entry) + entry.size() - 1 - kNoChecksum.size();

@@ -18,7 +18,7 @@
 
 namespace demi::checkpoint {
 
-/// For tests: what happens to one system call of another process.
+/// A change of one system call of another process, for tests.
 struct Intervention {
   enum class Kind {
     none,         // the calls are counted

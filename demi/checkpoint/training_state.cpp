@@ -45,14 +45,15 @@ void require_known_parameters(const loop::Job& job, const torch::nn::Module& mod
                   .advice = "name the parameter in Job::more, or register it in a module"});
 }
 
-/// What the optimizers hold beside the model, under the names that parameter_names() gives it.
+/// The tensors that the optimizers hold beside the model, under the names that parameter_names()
+/// gives them.
 NamedTensors more_of(const loop::Job& job) {
   NamedTensors all;
   for (std::size_t i = 0; i < job.more.size(); ++i) all[std::to_string(i)] = job.more[i].detach();
   return all;
 }
 
-/// Checkpoints of older versions do not hold it: it stays as it is.
+/// Prepares Job::more. Checkpoints of older versions do not hold it: it then keeps its values.
 void prepare_more(Checkpoint& checkpoint, const loop::Job& job, Actions& actions) {
   if (job.more.empty()) return;
   NamedTensors saved = take_part(checkpoint.state, kMorePrefix);
@@ -135,7 +136,8 @@ int64_t steps_taken(const Checkpoint& checkpoint) {
   return taken == checkpoint.state.end() ? 0 : taken->second.item<int64_t>();
 }
 
-// The checkpoint may be another program's, or that of a run without schedules.
+// Warns of schedules that begin at step 0: the checkpoint may be another program's, or that of a
+// run without schedules.
 void warn_of_schedules_that_begin(const Checkpoint& checkpoint, const loop::Job& job,
                                   int64_t taken) {
   for (std::size_t i = 0; i < job.schedules.size(); ++i)

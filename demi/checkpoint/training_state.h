@@ -13,8 +13,8 @@
 namespace demi::checkpoint {
 
 /// The module's parameters and buffers, detached and not copied: each tensor once, under the first
-/// of the names that the module has for it. What save_safetensors writes, and load(file, module)
-/// reads into a module.
+/// of the names that the module has for it. save_safetensors writes them, and load(file, module)
+/// reads them into a module.
 DEMI_API NamedTensors named_tensors(const torch::nn::Module& module);
 
 /// The state of a loop's objects, to be taken after GradScaler::update() or before the next
@@ -52,7 +52,7 @@ DEMI_API Checkpoint capture(const loop::Job& job);
 ///   - FP32 weights may be loaded into 16-bit modules, and the other way round: FP32 weights become
 ///     the masters, and masters the FP32 weights.
 ///   - A scaler or an average that the checkpoint does not hold starts again; a schedule stays as
-///     it is. What the checkpoint holds of objects that are not there is left alone.
+///     it is. State in the checkpoint for objects that are not there is ignored.
 ///   - The state of a random generator whose device this machine does not have is left alone, with
 ///     one warning (TORCH_WARN) that names the devices.
 ///

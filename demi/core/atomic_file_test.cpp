@@ -77,7 +77,7 @@ TEST_F(AtomicFileTest, NamesTheFileAndTheAdviceOfItsWriter) {
   }
 }
 
-// Of a process in another container with the same number and the same disk, too.
+// Also for a process in another container with the same number and the same disk.
 TEST_F(AtomicFileTest, TwoAtOnceLeaveOneOfThemWhole) {
   EXPECT_NE(temporary_name(file_), temporary_name(file_));
   AtomicFile first(file_), second(file_);

@@ -9,8 +9,8 @@
 namespace demi {
 namespace {
 
-/// What is known of AVX512_BF16 on processors without AMX, or whose AMX a hypervisor or
-/// ONEDNN_MAX_CPU_ISA hides.
+/// The speed of AVX512_BF16, as far as it is known, on processors without AMX, or whose AMX a
+/// hypervisor or ONEDNN_MAX_CPU_ISA hides.
 struct Row {
   std::string_view vendor;
   int family, model;  // model -1: each one

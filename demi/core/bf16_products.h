@@ -9,14 +9,14 @@
 
 namespace demi {
 
-/// How matrix products and convolutions of bf16 numbers run on a CPU. The two ways add up in
-/// another order, so their results differ in the last bits.
+/// The way in which matrix products and convolutions of bf16 numbers run on a CPU. The two ways add
+/// up in another order, so their results differ in the last bits.
 enum class Bf16Products {
   bf16,  // as LibTorch's ops in bf16: by the processor's bf16 instructions, if it has them
   fp32,  // converted to FP32, multiplied there and rounded once (demi/products)
 };
 
-/// As DEMI_BF16_PRODUCTS spells it.
+/// The name of a way, as DEMI_BF16_PRODUCTS spells it.
 DEMI_API std::string_view name_of(Bf16Products products);
 
 /// A way, and what decided for it.
@@ -26,9 +26,9 @@ struct Bf16Choice {
 };
 
 /// The faster way by a table of processors: a pure function, so that each run, each rank and a
-/// resumed run on such a processor computes the same bits. `usable`: of its instructions those that
-/// oneDNN may use. A processor that the table does not list goes by its instructions; one that is
-/// not x86-64 by LibTorch's ops.
+/// resumed run on such a processor computes the same bits. `usable`: those of its instructions that
+/// oneDNN may use. For a processor that the table does not list, the instructions decide; for one
+/// that is not x86-64, it is LibTorch's ops.
 DEMI_API Bf16Choice bf16_choice_of(const Processor& processor, const InstructionSet& usable);
 
 /// The way that the environment's DEMI_BF16_PRODUCTS names ("bf16", "fp32"), else that of this

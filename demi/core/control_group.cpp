@@ -30,7 +30,8 @@ std::vector<Group> groups_of(const fs::path& root) {
   return groups;
 }
 
-// Where a hierarchy is mounted, and which of its groups is seen there: a container's own, maybe.
+// The folder in which a hierarchy is mounted, and the group that is seen there: maybe a container's
+// own.
 struct Mount {
   std::string controllers;  // with commas around each; empty: version 2
   std::string group;
@@ -77,7 +78,7 @@ std::vector<fs::path> folders_of(const Group& group, const Mount& mount) {
   }
   std::vector<fs::path> folders{mount.folder};
   for (const fs::path& part : fs::path(below).relative_path()) {
-    if (part == "..") return {mount.folder};  // it lies outside of what is mounted
+    if (part == "..") return {mount.folder};  // the group is outside of the mounted part
     folders.push_back(folders.back() / part);
   }
   return folders;

@@ -8,16 +8,16 @@
 
 namespace demi {
 
-/// What the control groups of this process leave it: those of a container, of a systemd unit
-/// (MemoryMax, CPUQuota), of a batch system's job. Nothing where there is no limit.
+/// The memory and processor time that this process's control groups leave it: those of a container,
+/// of a systemd unit (MemoryMax, CPUQuota), of a batch system's job. nullopt: there is no limit.
 struct ControlGroupLimits {
   std::optional<std::int64_t> free_bytes;  // file pages that the kernel can drop count as free
   std::optional<double> cores;             // the quota: processor seconds a second
 };
 
 /// Reads them: the process's own group and those around it, of version 1 and 2, as far as they are
-/// mounted; the least counts. `root` is "/" but in tests. Does not throw: what cannot be read is no
-/// limit.
+/// mounted; the least counts. `root` is "/" except in tests. Does not throw: a limit that cannot be
+/// read does not count.
 DEMI_API ControlGroupLimits control_group_limits(const std::filesystem::path& root = "/");
 
 }  // namespace demi

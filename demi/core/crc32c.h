@@ -15,7 +15,7 @@ namespace demi {
 DEMI_API std::uint32_t crc32c(const void* data, std::size_t bytes, std::uint32_t before = 0);
 inline std::uint32_t crc32c(std::string_view text) { return crc32c(text.data(), text.size()); }
 
-/// As crc32c(), by tables, on processors without an instruction for it.
+/// The CRC-32C by tables, for processors without an instruction for it.
 std::uint32_t crc32c_by_tables(const void* data, std::size_t bytes, std::uint32_t before = 0);
 
 /// The checksum of two pieces one after the other, from theirs and the second one's length.

@@ -13,8 +13,8 @@ CudaLibrary load() {
   if (wish && std::string_view(wish) == "off") return {false, "DEMI_CUDA_LIBRARY is off"};
   if (!dlopen("libcuda.so.1", RTLD_LAZY | RTLD_GLOBAL))
     return {false, "no NVIDIA driver (libcuda.so.1 is not here)"};
-  // Its symbols are not needed by name: loading registers the CUDA kernels with LibTorch's
-  // dispatcher.
+  // Loaded for its effect: that registers the CUDA kernels with LibTorch's dispatcher. Its symbols
+  // are not needed by name.
   if (dlopen("libtorch_cuda.so", RTLD_LAZY | RTLD_GLOBAL)) return {true, ""};
   const char* why = dlerror();
   return {false, std::string("libtorch_cuda.so does not load: ") + (why ? why : "unknown reason")};

@@ -90,8 +90,8 @@ void Descriptor::append(std::string_view text) const {
   try {
     write_all(text);
   } catch (...) {
-    // On a full disk a part may have gone out; a pipe cannot take it back, and no run resumes from
-    // one.
+    // Takes back the part that went out before the disk was full. A pipe cannot, and no run resumes
+    // from one.
     if (before >= 0) std::ignore = ::ftruncate(fd_, before);
     throw;
   }

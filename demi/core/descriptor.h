@@ -20,8 +20,8 @@ inline constexpr std::string_view kWriteElsewhere =
 class DEMI_API Descriptor {
  public:
   Descriptor() = default;
-  /// Opens the file, with mode 0666 if it is created. `elsewhere` says how the user names another
-  /// place ("point DEMI_RUNS elsewhere"); messages name `shown`, or `path` if that is empty.
+  /// Opens the file, with mode 0666 if it is created. `elsewhere` is the advice on another place
+  /// ("point DEMI_RUNS elsewhere"); messages name `shown`, or `path` if that is empty.
   Descriptor(std::filesystem::path path, int flags, std::string_view elsewhere = kWriteElsewhere,
              std::filesystem::path shown = {});
   Descriptor(Descriptor&& other) noexcept
@@ -42,13 +42,13 @@ class DEMI_API Descriptor {
   /// Writes all of it. Throws TrainingError with the path and the system's reason: a full disk.
   void write_all(const void* data, std::size_t bytes) const;
   void write_all(std::string_view text) const { write_all(text.data(), text.size()); }
-  /// Over bytes that were written already.
+  /// Writes the text over bytes that were written already.
   void write_at(std::string_view text, uint64_t offset) const;
   void append(std::string_view text) const;  // all of it, or the file stays as long as it was
-  /// Starts to write what was written since to the disk, which is then busy before sync().
+  /// Starts to write the new bytes to the disk, which is then busy before sync().
   void start_sync() const;
   void sync() const;
-  void close();  // reports what the kernel kept back until now; the destructor cannot
+  void close();  // reports errors that the kernel kept back until now; the destructor cannot
 
  private:
   [[noreturn]] void fail(std::string_view what, int error) const;

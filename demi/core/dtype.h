@@ -18,7 +18,7 @@ enum class Dtype { fp64, fp32, tf32, fp16, bf16, fp8_e4m3, fp8_e5m2 };
 /// formats for deep learning", table 1.
 struct Format {
   Dtype dtype;  // which format
-  /// As it is printed: "bf16".
+  /// The printed name: "bf16".
   std::string_view name;
   int bytes;          // of storage
   int exponent_bits;  // bits of the exponent field
@@ -41,7 +41,8 @@ DEMI_API std::string_view name_of(Dtype dtype);
 /// (float16, half, bfloat16, float, single, double, e4m3, ...). Empty for an unknown name.
 DEMI_API std::optional<Dtype> find_dtype(std::string_view name);
 
-/// As find_dtype, but throws UsageError with the nearest known name if the name is unknown.
+/// The format of that name, as find_dtype() finds it. Throws UsageError with the nearest known name
+/// if the name is unknown.
 DEMI_API Dtype parse_dtype(std::string_view name);
 
 }  // namespace demi

@@ -54,7 +54,7 @@ class DEMI_API TrainingError : public Error {
   using Error::Error;
 };
 
-/// Throws what is complained of, by default as the caller's mistake.
+/// Throws the complaint, by default as the caller's mistake.
 template <class Kind = UsageError>
 [[noreturn]] void refuse(const Complaint& complaint) {
   throw Kind(complaint);

@@ -9,7 +9,7 @@
 
 namespace demi {
 
-/// For tests: a folder of one's own that goes when the test does.
+/// A folder for a test, which is removed when the test ends.
 class TestFolder {
  public:
   TestFolder() {

@@ -4,8 +4,8 @@
 
 namespace demi {
 
-/// What stands in the place of a large file until git-lfs has fetched it: a text of a few lines
-/// (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
+/// Whether the content is a pointer of git-lfs, which takes a large file's place until it is
+/// fetched: a text of a few lines (https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md).
 inline bool is_git_lfs_pointer(std::string_view content) {
   return content.starts_with("version https://git-lfs.github.com/spec/");
 }

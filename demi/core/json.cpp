@@ -88,7 +88,7 @@ class Builder {
     return true;
   }
 
-  /// Where the next value stands.
+  /// The place of the next value.
   Json& next() {
     if (open_.empty()) return document_;
     const Open& inside = open_.back();

@@ -13,7 +13,7 @@
 
 namespace demi {
 
-/// Text that is not JSON, or that goes beyond what is read: what() says which, and where.
+/// Text that is not JSON, or that exceeds a limit: what() names the fault and its place.
 class DEMI_API JsonError : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;
@@ -29,7 +29,8 @@ inline constexpr std::size_t kLongestJson = std::size_t{256} << 20;
 /// Members that an object of an ordered document may have: it looks through all at each new one.
 inline constexpr std::size_t kMostOrderedMembers = 4096;
 
-/// As much of a text as a message has room for, in UTF-8.
+/// The first `most` bytes of a text for a message, with "..." if it is longer. Bytes that are no
+/// UTF-8 are replaced.
 DEMI_API std::string json_excerpt(std::string_view text, std::size_t most);
 
 /// A JSON document that other people wrote: one value of RFC 8259, in UTF-8, behind a byte order
@@ -42,12 +43,12 @@ DEMI_API std::string json_excerpt(std::string_view text, std::size_t most);
 ///   - a document that is longer than `most_bytes` or deeper than kDeepestJson.
 DEMI_API nlohmann::json read_json(std::string_view text, std::size_t most_bytes = kLongestJson);
 
-/// As read_json(), with the members of objects in the document's order.
+/// Reads a document as read_json() does, and keeps the members of objects in the document's order.
 DEMI_API nlohmann::ordered_json read_ordered_json(std::string_view text,
                                                   std::size_t most_bytes = kLongestJson);
 
-/// As read_json() or read_ordered_json(), for a text that may be something else, for which it
-/// returns null.
+/// Reads a text that may be something else than JSON, as read_json() or read_ordered_json().
+/// Returns null if it is.
 template <class Json = nlohmann::json>
 Json json_or_null(std::string_view text, std::size_t most_bytes = kLongestJson) {
   try {
@@ -60,8 +61,8 @@ Json json_or_null(std::string_view text, std::size_t most_bytes = kLongestJson) 
   }
 }
 
-/// A file's text for read_json: no more than a byte beyond what it reads. Nothing if the file
-/// cannot be read to its end: errno says why.
+/// A file's text for read_json: at most a byte more than that reads. nullopt if the file cannot be
+/// read to its end: errno has the reason.
 DEMI_API std::optional<std::string> json_text(const std::filesystem::path& file,
                                               std::size_t most_bytes = kLongestJson);
 

@@ -9,7 +9,8 @@
 
 namespace demi {
 
-/// What is read is JSON by nlohmann's own word, and reads the same when it is written again.
+/// A text that is read is JSON for nlohmann's own parser, too, and reads the same when it is
+/// written again.
 template <class Json, Json (*read)(std::string_view, std::size_t)>
 void fuzz_json(std::string_view bytes) {
   try {

@@ -25,7 +25,7 @@ std::string nested(std::size_t depth, const std::string& open, const std::string
   return text;
 }
 
-/// What the reader says of a text; the same of both kinds of documents.
+/// The reader's complaint about a text, the same for both kinds of documents.
 std::string complaint(std::string_view text) {
   const auto said = [](const auto& read) -> std::string {
     try {

@@ -24,7 +24,7 @@ class JsonValue {
   explicit JsonValue(const Json& value, std::string path = "")
       : value_(&value), path_(std::move(path)) {}
 
-  /// Where it stands: "input.size", "nodes[3]"; empty: it is the document.
+  /// The value's path in the document: "input.size", "nodes[3]". Empty for the document itself.
   const std::string& path() const { return path_; }
   const Json& json() const { return *value_; }
   bool is_null() const { return value_->is_null(); }
@@ -51,7 +51,7 @@ class JsonValue {
     return JsonValue(*member, path_of(name));
   }
 
-  /// A member, or what stands for one that is absent.
+  /// A member, or `absent` if there is none.
   template <class T>
   T value(std::string_view name, T absent) const {
     const Json* member = member_of(name);
@@ -116,7 +116,7 @@ class JsonValue {
     return value_->template get<T>();
   }
 
-  /// How many elements a list has.
+  /// Number of elements of a list.
   std::size_t size() const {
     if (!value_->is_array()) is_not("a list");
     return value_->size();

@@ -13,7 +13,7 @@ namespace {
 using testing::AllOf;
 using testing::HasSubstr;
 
-/// What reading `text` as a T says.
+/// The complaint when `text` is read as a T.
 template <class T>
 std::string complaint(const char* text) {
   const nlohmann::json document = read_json(text);

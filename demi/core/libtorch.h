@@ -18,7 +18,7 @@ struct LoadedLibTorch {
 /// The LibTorch that demi was compiled against: "2.15.0".
 DEMI_API std::string_view compiled_libtorch();
 
-/// What is loaded now. Takes microseconds. Any thread.
+/// The LibTorch that is loaded now. Takes microseconds. Any thread.
 DEMI_API LoadedLibTorch loaded_libtorch();
 
 /// Throws UsageError, which names the files, if a LibTorch of another minor version than `compiled`
@@ -26,9 +26,9 @@ DEMI_API LoadedLibTorch loaded_libtorch();
 /// two copies in a process know nothing of each other's operators, modes and tensors.
 DEMI_API void check_libtorch(std::string_view compiled, const LoadedLibTorch& loaded);
 
-/// check_libtorch() of this process, once: nanoseconds after that. What a program begins with calls
-/// it: regions, optimizers, scalers, steps, checkpoints, imported models, process groups. A
-/// LibTorch that is loaded later is not seen.
+/// check_libtorch() of this process, once; later calls take nanoseconds. Regions, optimizers,
+/// scalers, steps, checkpoints, imported models and process groups call it: a program begins with
+/// one of these. A LibTorch that is loaded later is not noticed.
 DEMI_API void require_libtorch();
 
 }  // namespace demi

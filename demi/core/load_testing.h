@@ -9,9 +9,9 @@
 
 namespace demi {
 
-/// For tests with a limit in wall time: how many times as long as on a machine without other work
-/// a program takes now. 1 or more: by 20 ms of work, whose processor time is its wall time on such
-/// a machine, and by the mean of the last minute.
+/// The factor, for tests with a limit in wall time, by which a program takes longer now than on a
+/// machine without other work; 1 or more. Measured by 20 ms of work, whose processor time is its
+/// wall time on such a machine, and by the mean load of the last minute.
 inline double load_factor() {
   const auto processor_seconds = [] {
     timespec time{};
@@ -29,8 +29,7 @@ inline double load_factor() {
   return std::max({1.0, wall.count() / work, of_last_minute / cores});
 }
 
-/// For tests: the part of a limit that a program needs on a machine without other work, on this
-/// one.
+/// The limit on this machine, for tests, of a program that needs `quiet` on one without other work.
 inline std::chrono::milliseconds under_load(std::chrono::milliseconds quiet) {
   return std::chrono::duration_cast<std::chrono::milliseconds>(quiet * load_factor());
 }

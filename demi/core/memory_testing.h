@@ -9,8 +9,8 @@
 
 namespace demi {
 
-/// For tests: while it exists, the kernel gives this process no huge pages, whatever
-/// /sys/kernel/mm/transparent_hugepage says. With one, the first use of a byte counts 2 MiB.
+/// Keeps the kernel, in tests, from giving this process huge pages, for any
+/// /sys/kernel/mm/transparent_hugepage. With them the first use of a byte counts 2 MiB.
 class WithoutHugePages {
  public:
   WithoutHugePages() { ::prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); }

@@ -4,8 +4,8 @@
 #include <cstdint>
 
 /// Philox4x32-10: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC
-/// 2011, section 3.4. Written here instead of calling at::Philox4_32, so that what is drawn depends
-/// on no version of LibTorch.
+/// 2011, section 3.4. Written here instead of calling at::Philox4_32, so that the numbers do not
+/// depend on LibTorch's version.
 namespace demi::philox {
 
 using Block = std::array<uint32_t, 4>;

@@ -8,7 +8,7 @@
 
 namespace demi {
 
-/// What CPUID says of a processor, or of what a hypervisor shows of it.
+/// A processor as CPUID describes it, or as a hypervisor presents it.
 struct Processor {
   std::string vendor;           // "GenuineIntel", "AuthenticAMD"; empty on other than x86-64
   int family = 0;               // with the extended family: 6, 25 (Zen 4), 26 (Zen 5)

@@ -17,8 +17,8 @@ using StateDict = std::map<std::string, double>;
 /// there is no such key.
 DEMI_API double state_value(const StateDict& state, const std::string& key, const char* where);
 
-/// As state_value(), for a value that must be a whole number from 0 to `greatest` (2^53 at most).
-/// Throws UsageError for any other value, too.
+/// The state_value() of a key whose value must be a whole number from 0 to `greatest` (2^53 at
+/// most). Throws UsageError for any other value, too.
 DEMI_API int64_t state_count(const StateDict& state, const std::string& key, const char* where,
                              int64_t greatest = int64_t{1} << 53);
 

@@ -32,10 +32,10 @@ DEMI_API int64_t size_of_dataset(std::optional<std::size_t> size);
 /// as they are, without it by stack_examples; a target of type NoTarget stays undefined. A last
 /// transform may also make a demi::data::Batch, with the lengths of texts.
 ///
-/// Samplers and workers of torch's DataLoader have no part in it: OrderOptions say the order, and
+/// It uses no samplers and workers of torch's DataLoader: OrderOptions give the order, and
 /// PrefetchLoader has workers. As with torch's workers each thread has a copy of the dataset, made
-/// when first needed. `get_batch` has to be a function of the indices: random numbers that it draws
-/// from a global generator are others when a run is resumed.
+/// when first needed. `get_batch` has to be a function of the indices: if it draws random numbers
+/// from a global generator, a resumed run gets others.
 template <class Dataset>
 class DatasetLoader : public Loader {
   using Examples = typename Dataset::BatchType;

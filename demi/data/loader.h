@@ -18,7 +18,7 @@ struct Batch {
   at::Tensor lengths = {};
 };
 
-/// How many examples it has: the rows of its targets, or of its inputs where there are none.
+/// Number of its examples: the rows of its targets, or of its inputs if there are none.
 inline std::int64_t examples_of(const Batch& batch) {
   return batch.target.defined() ? batch.target.size(0) : batch.input.size(0);
 }

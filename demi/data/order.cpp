@@ -38,7 +38,7 @@ Order::Order(int64_t examples, const OrderOptions& options, Arrange arrange)
   const int64_t chosen = options.limit > 0 ? std::min(options.limit, examples) : examples;
   chosen_ = evenly_spaced(examples, chosen);
   ordered_ = used_ = options.keep_all ? chosen : chosen / ranks * ranks;
-  // A batch may be said to hold more than there is ("all"): from here on it is what it holds.
+  // A batch size may exceed the number of examples ("all"): it is reduced to that.
   const int64_t most = std::max<int64_t>((used_ + ranks - 1) / ranks, 1);
   const bool is_short = options.batch_size > used_ / ranks;
   options_.batch_size = std::min(options.batch_size, most);

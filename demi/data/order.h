@@ -10,7 +10,7 @@
 
 namespace demi::data {
 
-/// How a set is cut into batches.
+/// Options for cutting a set into batches.
 struct OrderOptions {
   int64_t batch_size = 64;  // examples a batch and rank, 1 or more
   bool shuffle = false;     // true: a new permutation every epoch
@@ -25,7 +25,7 @@ struct OrderOptions {
   bool keep_all = false;
 };
 
-/// Which examples stand in which batch: a pure function of options, epoch and position.
+/// The examples of each batch: a pure function of options, epoch and position.
 ///
 /// With several ranks the order is cut into batches of batch_size x world_size, and each rank gets
 /// its part of each. Together the parts are the batch of a single process. Examples at the end that
@@ -62,7 +62,7 @@ class DEMI_API Order {
 
  private:
   at::Tensor permutation(int64_t epoch) const;
-  /// Where the batch of all ranks begins in an epoch, and this rank's part of that batch.
+  /// The start of the batch of all ranks in an epoch, and this rank's part of that batch.
   struct Part {
     int64_t whole_start, start, count;
   };

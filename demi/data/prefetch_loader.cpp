@@ -27,7 +27,7 @@ namespace demi::data {
 namespace {
 
 /// A stream of the device on which batches are made and copied, beside those that compute. An event
-/// covers only what its own stream was told before, so all work of a batch is put on this one: the
+/// covers only the earlier work of its own stream, so all work of a batch is put on this one: the
 /// workers' current stream would be the default one.
 class SideStream {
  public:
@@ -80,7 +80,7 @@ class SideStream {
   c10::Stream stream_;
 };
 
-/// One batch on its way.
+/// A batch that is being made.
 struct Slot {
   int64_t epoch, position;
   bool taken = false, ready = false;
@@ -115,7 +115,7 @@ class PrefetchLoader::Pipeline {
     std::unique_lock lock(mutex_);
     while (!slots_.empty() &&
            !(slots_.front()->epoch == epoch && slots_.front()->position == position))
-      slots_.pop_front();  // a jump: what was guessed is not wanted
+      slots_.pop_front();  // a jump: the batches made ahead are not wanted
     if (slots_.empty()) plan(epoch, position);
     const std::shared_ptr<Slot> slot = slots_.front();
     slots_.pop_front();
@@ -169,8 +169,9 @@ class PrefetchLoader::Pipeline {
     for (std::thread& thread : threads_) thread.join();
   }
 
-  // The cores belong to the step. LibTorch gives a thread the number that was set for the process
-  // as soon as it first asks for one, in each library anew, so the number alone does not stay.
+  // Limits this thread to one core, since the others compute the step. LibTorch sets a thread's
+  // number of threads to the process's when the thread first asks for it, once in each library, so
+  // setting the number alone does not last.
   void work() {
     at::get_num_threads();
     omp_set_num_threads(1);  // of this thread

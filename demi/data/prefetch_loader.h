@@ -10,7 +10,7 @@
 
 namespace demi::data {
 
-/// How batches are made ahead.
+/// Options of making batches ahead.
 struct PrefetchOptions {
   int64_t workers = 1;             // threads that make batches, >= 1
   int64_t depth = 2;               // batches that are made ahead, >= 1

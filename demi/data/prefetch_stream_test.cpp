@@ -1,5 +1,5 @@
-// In which order a device would do the work of PrefetchLoader, by streams and events that only keep
-// the books: a device of its own (PrivateUse1) without memory.
+// The order in which a device would do the work of PrefetchLoader, by streams and events that only
+// keep the books: a device of its own (PrivateUse1) without memory.
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <gtest/gtest.h>
@@ -20,7 +20,7 @@ constexpr c10::DeviceType kBooks = c10::DeviceType::PrivateUse1;
 
 using Work = std::set<int64_t>;  // numbers of pieces of work
 
-/// Which work stands before the next piece, by stream.
+/// The work before the next piece, by stream.
 struct StreamBooks {
   std::mutex mutex;
   std::map<c10::StreamId, Work> before;
@@ -98,7 +98,8 @@ class Enqueues : public Loader {
     ++made_;
     return {};
   }
-  /// For the workers: what they have not begun is made by the thread that asks for it.
+  /// Waits for the workers: batches that they have not begun are made by the thread that asks for
+  /// them.
   void wait_for(int64_t batches) const {
     EXPECT_TRUE(wait_until([&] { return made_ >= batches; }));
   }

@@ -12,7 +12,7 @@
 
 namespace demi::distributed {
 
-/// What the plan has to know of a parameter. The same on all ranks.
+/// The properties of a parameter that the plan depends on. The same on all ranks.
 struct PlannedParameter {
   std::int64_t elements = 0;
   c10::Device device{c10::DeviceType::CPU};
@@ -29,11 +29,12 @@ struct Bucket {
   std::vector<std::int64_t> offsets;  // of each parameter's elements
   std::int64_t elements = 0;          // of all gradients
 
-  /// One flag a parameter: whether it has a gradient on this rank.
+  /// The place of a parameter's flag, which is set if this rank has a gradient of it.
   std::int64_t used_flag(std::size_t slot) const {
     return elements + static_cast<std::int64_t>(slot);
   }
-  /// Then three flags of the whole round, which only the last bucket sets.
+  /// Three flags of the whole round, which follow those of the parameters. Only the last bucket
+  /// sets them.
   enum class RoundFlag : std::uint8_t { kWider, kNotNarrower, kLate };
   std::int64_t round_flag(RoundFlag flag) const {
     return used_flag(parameters.size()) + static_cast<std::int64_t>(flag);
@@ -43,7 +44,7 @@ struct Bucket {
 
 struct BucketPlan {
   std::vector<Bucket> buckets;  // in the order in which they are sent
-  // For each parameter: its gradient's dtype, its bucket, and its slot in that.
+  // Each parameter's gradient dtype, bucket, and slot in that.
   std::vector<c10::ScalarType> gradient_dtype;
   std::vector<std::size_t> bucket, slot;
   static constexpr std::size_t kNoBucket = static_cast<std::size_t>(-1);  // of one that is not sent

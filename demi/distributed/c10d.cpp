@@ -65,9 +65,9 @@ namespace {
 
 constexpr const char* kStart = "distributed.start";
 
-// Threads that are started meanwhile block SIGPIPE. Those of Gloo and of the store's server write
-// to sockets with writev, which sends the signal if the other process is gone: it would end this
-// one before its message names the rank. The write then fails with EPIPE.
+// Makes threads that are started meanwhile block SIGPIPE. Threads of Gloo and of the store's server
+// write to sockets with writev, which sends the signal if the other process is gone: it would end
+// this one before its message names the rank. The write then fails with EPIPE.
 class BlocksSigpipe {
  public:
   BlocksSigpipe() {
@@ -165,9 +165,9 @@ class C10dCollectives : public Collectives {
   }
 
  private:
-  // One collective begins at a time: c10d's flight recorder, which all groups of a process share,
-  // enters their states into a map without a lock (a crash in LibTorch 2.11). A member: in begin()
-  // each kind of collective would have a lock of its own.
+  // Lets one collective begin at a time: c10d's flight recorder, which all groups of a process
+  // share, enters their states into a map without a lock (a crash in LibTorch 2.11). It is a
+  // member: in begin() each kind of collective would have a lock of its own.
   static inline std::mutex one_at_a_time_;
   template <class Start>
   static std::unique_ptr<Collective> begin(const Start& start) {
@@ -180,8 +180,8 @@ class C10dCollectives : public Collectives {
 };
 
 // The class is here and not in the plugin, which only makes the backend: NCCL's collectives and
-// Gloo's then begin under the same lock. In a header it would be one for each library, since what
-// is inline is hidden.
+// Gloo's then begin under the same lock. In a header there would be a lock in each library, since
+// inline symbols are hidden.
 class NcclCollectives final : public C10dCollectives {
  public:
   // Connects here: the first collective would, and wait for the other ranks under the lock.
@@ -190,8 +190,8 @@ class NcclCollectives final : public C10dCollectives {
     backend_->eagerConnectSingleDevice(device);
   }
   void abort() override { backend_->abort(); }
-  // Without shutdown() the backend's destructor warns, and aborts what is under way. It waits for
-  // collectives, which do not end if another rank left them out.
+  // Without shutdown() the backend's destructor warns, and aborts what is under way. shutdown()
+  // waits for collectives, which do not end if another rank left them out.
   ~NcclCollectives() override {
     within<bool>(std::chrono::seconds(5), [backend = backend_] {
       try {
@@ -226,7 +226,8 @@ std::unique_ptr<addrinfo, FreeAddresses> addresses_of(const StoreAddress& addres
 bool is_listened_to(const addrinfo& address) {
   const int made = ::socket(address.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (made < 0) return false;
-  static_cast<void>(::connect(made, address.ai_addr, address.ai_addrlen));  // poll says how it ends
+  // poll() reports how it ends.
+  static_cast<void>(::connect(made, address.ai_addr, address.ai_addrlen));
   pollfd wait{made, POLLOUT, 0};
   int error = 1;
   socklen_t size = sizeof error;
@@ -318,7 +319,7 @@ std::shared_ptr<Store> reach_store(const StoreAddress& address, bool serve,
 
 namespace {
 
-// On the loopback interface alone: the store does not authenticate anybody.
+// Listens on the loopback interface alone: the store does not authenticate anybody.
 int listening_socket() {
   const int made = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
   sockaddr_in address{};

@@ -19,8 +19,8 @@ namespace demi::distributed {
 /// TCPStore. `serve`: this process opens the port. Waits until the store answers.
 DEMI_API std::shared_ptr<Store> tcp_store(const StoreAddress& address, bool serve,
                                           std::chrono::milliseconds timeout);
-/// As tcp_store(), but returns or throws within `timeout` even if the network fails. Throws
-/// DeviceError earlier where something has accepted connections for `until_taken` and is no store.
+/// A tcp_store() that is returned, or throws, within `timeout` even if the network fails. Throws
+/// DeviceError earlier if something that is no store has accepted connections for `until_taken`.
 DEMI_API std::shared_ptr<Store> reach_store(
     const StoreAddress& address, bool serve, std::chrono::milliseconds timeout,
     std::chrono::milliseconds until_taken = std::chrono::seconds(20));
@@ -33,7 +33,7 @@ struct ServedStore {
 DEMI_API ServedStore serve_store();
 /// FileStore, for ranks of one machine or of a file system that they share.
 std::shared_ptr<Store> file_store(const std::string& path, int world_size);
-/// For ranks that are threads of this process.
+/// A store for ranks that are threads of this process.
 DEMI_API std::shared_ptr<Store> thread_store();
 
 /// Gloo over the interfaces of GLOO_SOCKET_IFNAME, or that of the host's name. `prefix`:

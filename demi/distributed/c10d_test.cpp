@@ -29,7 +29,7 @@ std::set<std::string> threads() {
   return ids;
 }
 
-// As proc(5) has it: a bit a signal, in hexadecimal.
+// Whether the thread blocks SIGPIPE, by proc(5): a bit a signal, in hexadecimal.
 bool blocks_sigpipe(const std::string& thread) {
   std::ifstream status("/proc/self/task/" + thread + "/status");
   for (std::string line; std::getline(status, line);)

@@ -20,9 +20,9 @@ class Collective {
   virtual ~Collective() = default;
   /// Calls `done` once, here or from another thread, with the error if there is one.
   virtual void on_end(std::function<void(std::exception_ptr)> done) = 0;
-  /// After on_end's call: whether the device has done its part, too. Throws if it failed.
+  /// Whether the device has done its part, too. After on_end's call. Throws if it failed.
   virtual bool is_over() { return true; }
-  /// After the end: the current stream of the tensor's device waits for the result.
+  /// Makes the current stream of the tensor's device wait for the result. After the end.
   virtual void synchronize() = 0;
 };
 
@@ -31,7 +31,7 @@ class Collective {
 class Collectives {
  public:
   virtual ~Collectives() = default;
-  /// In place. The tensor is contiguous.
+  /// Reduces the tensor in place. It must be contiguous.
   virtual std::unique_ptr<Collective> all_reduce(const at::Tensor& tensor, Reduction reduction) = 0;
   virtual std::unique_ptr<Collective> broadcast(const at::Tensor& tensor, int root) = 0;
   /// `all`: every rank's `own`, one behind the other by rank. Both have one dimension. `own` may be

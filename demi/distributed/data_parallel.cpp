@@ -34,7 +34,7 @@ using torch::nn::Module;
 constexpr const char* kMake = "DataParallel";
 constexpr const char* kForward = "DataParallel.forward";
 
-// As tensors name it: with an index if it is a CUDA device, without one if it is the CPU.
+// The device as tensors name it: with an index for a CUDA device, without one for the CPU.
 c10::Device checked(c10::Device device) {
   const c10::Device known = pick_device(device.is_cpu() ? "cpu" : device.str());
   const bool is_current = device.is_cuda() && !device.has_index();

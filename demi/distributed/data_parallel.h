@@ -21,12 +21,12 @@ class Module;
 
 namespace demi {
 
-/// How DataParallel splits a batch over devices.
+/// Options of DataParallel.
 struct DataParallelOptions {
-  /// One replica on each. The first is the module's own device; a device may be named more than
-  /// once. Empty: all CUDA devices.
+  /// The devices of the replicas, one for each replica. The first is the module's own device; a
+  /// device may be named more than once. Empty: all CUDA devices.
   std::vector<c10::Device> devices = {};
-  /// Where the output goes. Default: the first of `devices`.
+  /// The device of the output. Default: the first of `devices`.
   std::optional<c10::Device> output_device = std::nullopt;
   /// The dimension of inputs and outputs that is divided among the replicas.
   std::int64_t dim = 0;
@@ -35,9 +35,9 @@ struct DataParallelOptions {
   std::function<std::shared_ptr<torch::nn::Module>()> make_replica = nullptr;
 };
 
-/// What a replica threw: the message names replica and device, and std::rethrow_if_nested gives the
-/// exception itself. An exception of LibTorch's keeps its type, and gets replica and device as a
-/// line of its message.
+/// An exception that a replica threw: the message names replica and device, and
+/// std::rethrow_if_nested gives the exception itself. An exception of LibTorch's keeps its type,
+/// and gets replica and device as a line of its message.
 class DEMI_API ReplicaError : public Error {
  public:
   using Error::Error;
@@ -106,7 +106,7 @@ class DataParallel {
                                return call(replica, parts, std::index_sequence_for<Inputs...>());
                              });
   }
-  /// As forward().
+  /// Same as forward().
   template <class... Inputs>
   at::Tensor operator()(const Inputs&... inputs) {
     return forward(inputs...);

@@ -43,7 +43,7 @@ std::vector<at::Tensor> gradients_of(const torch::nn::Sequential& model) {
 
 at::Tensor loss_of(const at::Tensor& output) { return output.to(torch::kFloat64).square().sum(); }
 
-// What a replica saw of its thread.
+// The state of a replica's thread.
 struct Seen {
   std::thread::id thread;
   torch::Dtype dtype;

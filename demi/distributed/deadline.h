@@ -11,7 +11,7 @@
 
 namespace demi::distributed {
 
-/// How a wait has ended.
+/// The end of a wait.
 enum class WaitEnd { kOver, kRankLost, kTooLong };
 
 /// Asks until one of the three is true, `is_over` first: what is over is over, even if a rank died.
@@ -25,8 +25,8 @@ inline WaitEnd poll(const std::function<bool()>& is_over, const std::function<bo
   }
 }
 
-/// What `work` returns or throws, from a thread of its own. The thread continues alone if nobody
-/// waits for it, so `work` owns what it uses.
+/// The result, or the exception, of `work` in a thread of its own. The thread continues alone if
+/// nobody waits for it, so `work` owns what it uses.
 template <class T>
 std::shared_future<T> on_a_thread(std::function<T()> work) {
   auto task = std::make_shared<std::packaged_task<T()>>(std::move(work));
@@ -35,7 +35,7 @@ std::shared_future<T> on_a_thread(std::function<T()> work) {
   return result;
 }
 
-/// The same; nothing if it takes longer than `timeout`.
+/// The result of `work` in a thread of its own; nullopt if it takes longer than `timeout`.
 template <class T>
 std::optional<T> within(std::chrono::milliseconds timeout, std::function<T()> work) {
   const std::shared_future<T> result = on_a_thread<T>(std::move(work));

@@ -21,7 +21,7 @@ namespace demi::distributed {
 
 class ProcessGroup;
 
-/// How gradients are averaged over the ranks.
+/// Options of averaging gradients over the ranks.
 struct DistributedOptions {
   /// Gradients are sent in buckets of about this size during backward.
   std::int64_t bucket_bytes = 4 << 20;
@@ -37,8 +37,8 @@ struct DistributedOptions {
   /// Initial weights and buffers that differ are an error, which names the first one that does.
   /// Otherwise rank 0 warns, and all become rank 0's. They are compared by checksums.
   bool same_weights = false;
-  /// A Trainer compares the weights of all ranks when a fit begins and at the end of each epoch, by
-  /// checksums, and ends on all ranks where they differ: a CRC-32C of each parameter (0.13 ms a MB
+  /// Whether a Trainer compares the weights of all ranks when a fit begins and at the end of each
+  /// epoch, and ends on all ranks if they differ. Costs a CRC-32C of each parameter (0.13 ms a MB
   /// on the machine of the results; on GPUs after a copy to the CPU) and one all-reduce of 16
   /// bytes. false: for machines of different instruction sets in one job, whose norms may differ by
   /// rounding.
@@ -54,7 +54,7 @@ struct SentBucket {
   std::chrono::steady_clock::time_point sent, ended;
 };
 
-/// What the last backward sent.
+/// The buckets that the last backward sent, and its times.
 struct Reduced {
   int buckets = 0;         // that were sent
   std::int64_t bytes = 0;  // of the buckets of one rank
@@ -62,7 +62,8 @@ struct Reduced {
   /// The buckets were planned again and nothing overlapped backward: the first time, and where a
   /// gradient's dtype has changed.
   bool planned = false;
-  /// In their order. What is sent before backward_ended overlaps backward.
+  /// The buckets in the order of sending. Those that were sent before backward_ended overlap
+  /// backward.
   std::vector<SentBucket> sent;
   /// The last gradient was computed, so this rank began to wait; .grad holds the averages.
   std::chrono::steady_clock::time_point backward_ended, averaged;
@@ -97,16 +98,16 @@ class DEMI_API DistributedDataParallel {
   /// outlive this; the parameters' dtype and device stay what they are.
   DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                           const DistributedOptions& options = {});
-  /// `more`: what is trained in addition to the model's parameters, such as learned weights of
-  /// losses.
+  /// `more`: tensors that are trained in addition to the model's parameters, such as learned
+  /// weights of losses.
   DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                           const DistributedOptions& options, std::vector<at::Tensor> more);
   ~DistributedDataParallel();
   DistributedDataParallel(const DistributedDataParallel&) = delete;
   DistributedDataParallel& operator=(const DistributedDataParallel&) = delete;
 
-  /// While it lives, backward() adds to .grad and sends nothing. The first backward() after it
-  /// averages the sum.
+  /// Keeps backward(), while it lives, from sending: it only adds to .grad. The first backward()
+  /// after it averages the sum.
   class DEMI_API NoSync {
    public:
     ~NoSync();
@@ -122,26 +123,26 @@ class DEMI_API DistributedDataParallel {
   /// See NoSync.
   [[nodiscard]] NoSync no_sync();
 
-  /// This rank has no more batches: takes part in the backward() of the others, with gradients of
-  /// 0, until no rank has a batch left. After each, .grad holds the average, and `step` is called:
-  /// it steps the optimizer, the scaler and the schedule and zeroes the gradients, as the loop
-  /// does, so that all ranks stay the same. Every rank calls it after its last batch. Throws
-  /// UsageError without DistributedOptions::uneven_batches.
+  /// Called by a rank that has no more batches. It takes part in the backward() of the others, with
+  /// gradients of 0, until no rank has a batch left. After each, .grad holds the average, and
+  /// `step` is called: it steps the optimizer, the scaler and the schedule and zeroes the
+  /// gradients, as the loop does, so that all ranks stay the same. Every rank calls it after its
+  /// last batch. Throws UsageError without DistributedOptions::uneven_batches.
   void join(const std::function<void()>& step);
 
-  /// Averages what is in .grad now: for a backward that reached no parameter on this rank, while
-  /// those of other ranks did, and after no_sync(). As much a collective as a backward.
+  /// Averages the present .grad. For a backward that reached no parameter on this rank, while those
+  /// of other ranks did, and after no_sync(). A collective, as a backward is.
   void reduce();
   /// The mean of a loss over all ranks, in its own dtype (16 bits: FP32) and without a graph; the
   /// same bits on each. For an optimizer that decides by its loss (LBFGS), whose closure returns it
   /// after backward. A collective. Throws UsageError for a tensor of more than one number.
   at::Tensor average(const at::Tensor& loss) const;
-  /// As one turn of join(), without the step. False: no rank has a batch.
+  /// One turn of join(), without the step. Returns false if no rank has a batch.
   bool join_once();
-  /// How often it has averaged.
+  /// Number of averages so far.
   std::int64_t rounds() const;
 
-  /// What the last backward sent. Valid until the next one.
+  /// The record of the last backward. Valid until the next one.
   const Reduced& last_reduced() const;
 
   /// A line for each parameter, with a CRC-32C of its bits: equal on all ranks whose weights are.

@@ -75,7 +75,7 @@ Gradients gradients_of(const torch::nn::Module& model) {
   return all;
 }
 
-// What one process computes of these rows.
+// The gradients that one process computes for these rows.
 Gradients reference(const torch::Tensor& inputs, const torch::Tensor& targets) {
   Net model;
   fill(model);
@@ -412,8 +412,8 @@ TEST(DistributedDataParallel, TheLastBucketWaitsForTheFlags) {
     const optim::SGD optimizer(model->parameters(), 0.1, {.low_precision_grads = true});
     for (int step = 0; step < 3; ++step) {
       model->zero_grad();
-      // How long backward goes on after the model's last gradient: a bucket that did not wait would
-      // be sent by then.
+      // The time that backward continues after the model's last gradient: a bucket that did not
+      // wait would be sent by then.
       const torch::Tensor input = numbers(4, 12, group.rank()).requires_grad_() * 2;
       input.register_hook([](const torch::Tensor&) {
         std::this_thread::sleep_for(std::chrono::milliseconds(300));

@@ -39,7 +39,7 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-// What the backend of one rank does, and what was asked of it.
+// The behaviour of a rank's backend, and the calls that it got.
 struct Script {
   std::atomic<bool> over = false, fails = false, never_connects = false, never_made = false;
   std::atomic<int> connected = 0, began = 0, asked = 0, synchronised = 0, aborted = 0,
@@ -265,7 +265,8 @@ TEST_F(GroupWithGpus, OthersBeginWhileItConnects) {
   EXPECT_THAT(errors, ElementsAre(""));
 }
 
-// Of all groups and kinds: c10d's flight recorder has no lock of its own.
+// Collectives of all groups and kinds begin one at a time: c10d's flight recorder has no lock of
+// its own.
 TEST_F(GroupWithGpus, OneCollectiveBeginsAtATime) {
   for (const auto& script : scripts) script->over = true;
   ProcessGroupOptions options = short_timeouts();

@@ -28,7 +28,7 @@ DistributedOptions with_same_weights() {
   return options;
 }
 
-// By the last bit of one weight, on the last rank.
+// The weights differ by the last bit of one weight, on the last rank.
 TEST(InitialWeights, ThatDifferAreNamedIfTheyMayNot) {
   for (const bool differ : {false, true}) {
     const auto errors = on_ranks(3, [&](ProcessGroup& group) {

@@ -69,7 +69,7 @@ std::string required(const Variables& variables, const std::string& name, const 
 }
 
 // srun --mpi=pmi2 sets PMI_RANK and PMI_SIZE too. Slurm's own variables do not come first, since
-// MPICH's mpiexec starts its proxies by srun: SLURM_PROCID is then that of a machine.
+// MPICH's mpiexec starts its proxies by srun: SLURM_PROCID is then a machine's number.
 bool is_sruns(const Launcher& launcher, const Variables& variables) {
   if (std::string_view(launcher.rank) != "PMI_RANK") return false;
   const auto rank = variables(launcher.rank), size = variables(launcher.world_size);

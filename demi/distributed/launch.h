@@ -37,7 +37,7 @@ DEMI_API Ranks read_ranks(const Variables& variables);
 /// from 0.
 DEMI_API std::optional<int> read_local_rank(const Variables& variables);
 
-/// Where the store is, through which the ranks find each other.
+/// The address of the store through which the ranks find each other.
 struct StoreAddress {
   std::string host;
   int port = 0;
@@ -46,12 +46,13 @@ struct StoreAddress {
   std::string named;  // "MASTER_ADDR=node1, MASTER_PORT=29500"
 };
 
-/// From MASTER_ADDR and MASTER_PORT. Under srun, if neither is set: the first machine of
-/// SLURM_STEP_NODELIST, and 20,000 plus the last four digits of SLURM_JOB_ID. Throws DeviceError.
+/// Reads MASTER_ADDR and MASTER_PORT. Under srun, if neither is set, the address is the first
+/// machine of SLURM_STEP_NODELIST, and the port 20,000 plus the last four digits of SLURM_JOB_ID.
+/// Throws DeviceError.
 DEMI_API StoreAddress read_store_address(const Variables& variables, const Ranks& ranks);
 
-/// How ranks meet: "env://" (the variables above), "tcp://HOST:PORT" or "file:///PATH". The last
-/// two may end with "?rank=R&world_size=N".
+/// The meeting place of ranks: "env://" (the variables above), "tcp://HOST:PORT" or "file:///PATH".
+/// The last two may end with "?rank=R&world_size=N".
 struct InitMethod {
   enum class Kind { kEnvironment, kTcp, kFile };
   Kind kind = Kind::kEnvironment;

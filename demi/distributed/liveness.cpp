@@ -41,9 +41,9 @@ std::vector<std::string> keys(int world_size, std::string (*key)(int)) {
 
 std::string process_key(int rank) { return fmt::format("process/{}", rank); }
 
-// When the process began, in the kernel's ticks; "" if there is none, or one that has ended and
-// that no process has waited for (proc(5): the name may hold anything, so the last parenthesis
-// counts).
+// The start of the process, in the kernel's ticks. "" if there is no such process, or if it has
+// ended and nobody has waited for it. (proc(5): the name may hold any character, so the last
+// parenthesis counts.)
 std::string start_of(const std::string& pid) {
   std::ifstream file("/proc/" + pid + "/stat");
   std::string text{std::istreambuf_iterator<char>(file), {}};
@@ -189,8 +189,9 @@ struct Liveness::State {
     if (store->add("findings", 1) == 1) store->set(kFinding, what);
     find(what);
   }
-  // Ranks that are gone though nothing has failed. Until all have met, so are those that have left:
-  // before the collective by which they meet, since a rank that returns from it may be the first.
+  // The ranks that are gone though nothing has failed. Until all have met, ranks that have left
+  // count as gone, too: before the collective in which they meet, since a rank that returns from it
+  // may be the first to leave.
   std::optional<std::string> without_a_failure() const {
     const bool met = has_met;
     std::vector<RankState> gone = seen;
@@ -299,7 +300,7 @@ void Liveness::State::look() {
 
 void Liveness::watch(const std::shared_ptr<State>& state) {
   std::unique_lock lock(state->mutex);
-  // What this rank reports is said before it leaves.
+  // A report of this rank is sent before it leaves.
   while ((!state->leaves || state->reported) && !state->finding) {
     state->look_began = Clock::now();
     lock.unlock();
@@ -312,7 +313,7 @@ void Liveness::watch(const std::shared_ptr<State>& state) {
     }
     lock.lock();
     state->look_began.reset();
-    // After a failure the ranks learn what is found without delay.
+    // After a failure the ranks learn the finding without delay.
     const bool suspects = state->suspicion.has_value();
     state->changed.wait_for(
         lock, suspects ? state->times.interval / 5 : state->times.interval, [&] {
@@ -320,7 +321,7 @@ void Liveness::watch(const std::shared_ptr<State>& state) {
                  state->suspicion.has_value() != suspects;
         });
   }
-  // The rank that has the store stays until the others have read what it found.
+  // The rank that has the store stays until the others have read its finding.
   const bool found = state->finding.has_value();
   lock.unlock();
   try {

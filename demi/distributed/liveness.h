@@ -14,18 +14,19 @@
 
 namespace demi::distributed {
 
-/// How often a rank gives a sign of life, and when it counts as gone.
+/// The interval of a rank's signs of life, and the silence after which it counts as gone.
 struct WatchTimes {
   std::chrono::milliseconds interval{500};
-  /// Without a sign of life for this long a rank counts as gone, though nothing else went wrong.
+  /// The silence after which a rank counts as gone, if nothing else went wrong.
   std::chrono::milliseconds dead_after{60'000};
-  /// As dead_after, after a collective failed on some rank.
+  /// The silence after which a rank counts as gone once a collective has failed on some rank.
   std::chrono::milliseconds suspect_after{1'500};
-  /// As dead_after, until the ranks have met: those that have come wait for each other then.
+  /// The silence after which a rank counts as gone until the ranks have met: those that have come
+  /// wait for each other then.
   std::chrono::milliseconds meeting_dead_after{2'500};
 };
 
-/// What a rank last said of itself.
+/// The last sign of life that a rank gave.
 struct DEMI_API Sign {
   bool has_left = false;         // its ProcessGroup was destroyed
   std::int64_t count = 0;        // one more each interval
@@ -39,20 +40,20 @@ std::string sign_key(int rank);
 /// "rank 2", "ranks 1, 3", "ranks 0 to 6"
 std::string ranks_text(const std::vector<int>& ranks);
 
-/// What a watching rank knows of another one.
+/// The state of a rank as another rank sees it.
 struct RankState {
   Sign last;                             // 0 signs: it has not come
   std::chrono::milliseconds silence{0};  // since `last` was new
 };
 
-/// What has become of the ranks after a collective failed: which are gone, have left, or lag
-/// behind. Nothing if all are alive and equally far. `seen` is by rank.
+/// The cause of a failed collective: the ranks that are gone, have left, or lag behind. nullopt if
+/// all are alive and equally far. `seen` is by rank.
 DEMI_API std::optional<std::string> find_culprits(const std::vector<RankState>& seen,
                                                   std::chrono::milliseconds gone_after);
 
 /// Whether the ranks of a session are alive. A thread gives this rank's signs of life; that of rank
-/// 0 reads those of all, and all others read rank 0's. That a process of the same machine has ended
-/// is seen without signs. The first finding is written to the store, so that all ranks report the
+/// 0 reads those of all, and all others read rank 0's. The end of a process of the same machine is
+/// noticed without signs. The first finding is written to the store, so that all ranks report the
 /// same.
 class DEMI_API Liveness {
  public:
@@ -62,18 +63,19 @@ class DEMI_API Liveness {
   /// Says that this rank leaves. Returns within seconds, also if the store does not answer.
   ~Liveness();
 
-  /// All ranks have met: from here on they wait for each other in collectives alone, and one that
-  /// is silent or that has left counts only where a collective fails, or after `dead_after`.
+  /// Notes that all ranks have met: from here on they wait for each other in collectives alone. A
+  /// rank that is silent or that has left then counts only if a collective fails, or after
+  /// `dead_after`.
   void set_met();
-  /// What this rank has found by itself. All ranks learn of it.
+  /// Reports a finding of this rank to all ranks.
   void report(const std::string& what);
 
   /// Whether some rank has left, as each does at its end. One request to the store.
   static bool has_any_left(Store& store);
 
-  /// One more collective has begun on this rank.
+  /// Counts a collective that has begun on this rank.
   void count_collective();
-  /// What was found, if anything was.
+  /// The finding, if there is one.
   std::optional<std::string> finding() const;
   /// A collective of this rank has failed with this error. Waits, a few intervals, for the watch to
   /// find out why.

@@ -12,8 +12,8 @@ namespace demi::distributed {
 /// LibTorch's NCCL backend, which is opened at run time: libdemi_nccl.so in libdemi's folder.
 struct Nccl {
   MakeNccl* make = nullptr;
-  std::string why;  // there is none; empty if there is
-  /// Whose tensors it sends. A test's stand-in may serve those of another kind of device.
+  std::string why;  // the reason that there is none; empty if there is
+  /// The type of the devices whose tensors it sends. A test's stand-in may serve another type.
   c10::DeviceType device = c10::kCUDA;
 };
 
@@ -27,7 +27,8 @@ DEMI_API Nccl open_nccl(const std::string& file);
 /// Whether tensors of the device go through it, and not through Gloo. Opens nothing.
 DEMI_API bool is_for_nccl(c10::Device device);
 
-/// For tests: load_nccl() returns `nccl` until it is null. Not while a group is alive.
+/// Makes load_nccl() return `nccl` until this is called with null; for tests. Must not be called
+/// while a group is alive.
 DEMI_API void stand_in_for_nccl(const Nccl* nccl);
 
 }  // namespace demi::distributed

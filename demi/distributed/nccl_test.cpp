@@ -30,7 +30,7 @@ using ::testing::IsEmpty;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-// Beside this program: nccl/stand_in_testing.cpp.
+// The library beside this program (nccl/stand_in_testing.cpp).
 Nccl library_that(const std::string& way) {
   const auto program = std::filesystem::read_symlink("/proc/self/exe");
   return open_nccl(program.parent_path() / ("libdemi_nccl_that_" + way + ".so"));

@@ -119,7 +119,7 @@ TEST(Overlap, BucketsFollowTheOrderInWhichGradientsAreReady) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-// Of the four layers the first bucket has one, and three are left over: two of them do not wait.
+// The first bucket has one of the four layers, and three are left: two of them do not wait.
 TEST(Overlap, LittleIsSentAfterBackward) {
   const auto errors = on_ranks(2, [](ProcessGroup& group) {
     torch::nn::Sequential model;

@@ -32,7 +32,7 @@ class HeldPort {
 
   int number() const { return number_; }
   std::string text() const { return std::to_string(number_); }
-  /// From now on nobody else can serve there.
+  /// Keeps others from serving there from now on.
   void listen() const { ::listen(socket_, 1); }
 
  private:

@@ -233,7 +233,7 @@ at::Tensor Reducer::gradient(std::size_t index) const {
   return has_joined_ ? at::Tensor() : parameters_[index].grad();
 }
 
-// In the parameter's own layout if that has no gaps.
+// The parameter's part of its bucket, in the parameter's own layout if that has no gaps.
 at::Tensor Reducer::view_of(std::size_t index) const {
   const Bucket& bucket = plan_.buckets[plan_.bucket[index]];
   const at::Tensor& parameter = parameters_[index];
@@ -277,7 +277,7 @@ void Reducer::pack(std::size_t index) {
   flat_[b].narrow(0, plan_.buckets[b].used_flag(plan_.slot[index]), 1).fill_(1);
 }
 
-// In one pass where the dtype stays. Ranks that may have no batch are counted when a bucket is
+// Divides in one pass if the dtype stays. Ranks that may have no batch are counted when a bucket is
 // sent.
 void Reducer::divide_into(const at::Tensor& target, const at::Tensor& grad) const {
   if (options_.uneven_batches || active_ == 1) {
@@ -376,7 +376,7 @@ void Reducer::write_average(std::size_t index, const at::Tensor& average) {
   grad = written;
 }
 
-// As bytes, so that one broadcast serves all dtypes.
+// Sends bytes, so that one broadcast serves all dtypes.
 void Reducer::send_buffers() {
   std::vector<at::Tensor> bytes;
   for (const at::Tensor& buffer : buffers_)

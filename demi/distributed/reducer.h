@@ -95,7 +95,7 @@ class DEMI_API Reducer {
   // Batch normalisations of all ranks send in backward, too: a rank that leaves a parameter out
   // fills its buckets later than the others do, so they are sent when backward has ended.
   bool sends_early_ = true;
-  // For each bucket: the streams that wrote it, that of the opening first; none on a CPU.
+  // The streams that wrote a bucket, by bucket, the one that opened it first; none on a CPU.
   std::vector<std::vector<c10::Stream>> packed_on_;
   bool late_ = false;        // a gradient changed after it was packed
   at::Tensor active_flags_;  // int32, (world size)

@@ -130,7 +130,7 @@ void Rendezvous::gather(const std::string& session, Liveness& liveness) {
 
 std::string Rendezvous::find_session() {
   if (rank_ == 0) {
-    // A rank 0 that is alive says so within this time.
+    // A living rank 0 gives a sign within this time.
     const auto until = store_->get(kSession) ? Clock::now() + milliseconds(1'200) : Clock::now();
     do {
       check_no_other_session();

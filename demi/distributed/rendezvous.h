@@ -15,7 +15,7 @@ namespace demi::distributed {
 
 class Liveness;
 
-/// How the ranks of one start find each other in a store that may hold what earlier starts left:
+/// Lets the ranks of one start find each other in a store that may hold what earlier starts left:
 /// torchrun's agents keep one store for all restarts, and each agent counts the restarts for
 /// itself. Each rank writes a number of its own, drawn at random, and rank 0 answers it with the id
 /// of this session. Nobody asks for the answer to a number of an earlier start. All other keys
@@ -47,7 +47,7 @@ class DEMI_API Rendezvous {
   void check_lost(Liveness& liveness) const;
   void let_all_in(const std::string& session, Liveness& liveness);
   [[noreturn]] void refuse_second(int rank) const;
-  /// Also reports it to the other ranks.
+  /// Throws it, and reports it to the other ranks.
   [[noreturn]] void end_all(Liveness& liveness, const Complaint& why) const;
 
   std::shared_ptr<Store> store_;

@@ -31,7 +31,7 @@ struct Process {
   int rank, world_size;
 };
 
-// What each of them throws, with one store; empty if it met the others.
+// The error that each of them throws, with one store; empty if it met the others.
 std::vector<std::string> errors_of(const std::shared_ptr<Store>& store,
                                    const std::vector<Process>& processes,
                                    milliseconds start_timeout) {

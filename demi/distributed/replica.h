@@ -23,7 +23,7 @@ class ReplicaThread {
 
   /// The task must not throw. Once, until wait().
   void start(std::function<void()> task);
-  /// Until the task is done. Returns at once if there is none.
+  /// Waits for the task. Returns at once if there is none.
   void wait();
 
  private:

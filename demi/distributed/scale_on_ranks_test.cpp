@@ -21,7 +21,7 @@ using ::testing::IsEmpty;
 
 constexpr int kScaledRanks = 3;
 
-// What one rank saw.
+// The records of one rank.
 struct ScaleRun {
   std::vector<float> scales;  // in each step
   std::vector<bool> skipped;
@@ -31,7 +31,7 @@ struct ScaleRun {
 // A rank's gradient of each step, of a weight of one element. 1e6 x any scale overflows fp16.
 using GradientsByRank = std::vector<std::vector<double>>;
 
-// One fp16 weight whose gradient is the given number: the loss is their product.
+// Trains one fp16 weight whose gradient is the given number: the loss is their product.
 std::vector<ScaleRun> run_scaled(const GradScalerOptions& options, const GradientsByRank& gradients,
                                  bool with_ours) {
   std::vector<ScaleRun> runs(kScaledRanks);

@@ -55,7 +55,8 @@ std::string kind_of(at::Device device, const Devices& devices) {
   return fmt::format("{}, device {} of the rank", kind, it - devices.begin() + 1);
 }
 
-// One collective carries bytes of all parameters that a rank keeps, from one memory.
+// Requires one device: a collective carries bytes of all parameters that a rank keeps, from one
+// memory.
 void check_devices(const Devices& devices) {
   const bool can_be_sent = std::all_of(devices.begin(), devices.end(), [](const auto& known) {
     return known.first.is_cpu() || is_for_nccl(known.first);

@@ -14,7 +14,7 @@ namespace demi::distributed {
 
 class ProcessGroup;
 
-/// How parameters are sent after a step.
+/// Options for sending parameters after a step.
 struct ShardOptions {
   /// The parameters of all ranks are sent in pieces of about this size together. Two of them are
   /// under way or being packed at a time, so a step holds twice as much on each rank.
@@ -64,7 +64,7 @@ class DEMI_API ShardedOptimizerState {
   /// Drops what consolidate() brought.
   void release();
 
-  /// For each rank: elements of the parameters whose state it keeps.
+  /// Elements of the parameters whose state a rank keeps, by rank.
   const std::vector<std::int64_t>& elements() const;
 
  private:

@@ -16,7 +16,7 @@ namespace {
 
 constexpr const char* kWhat = "optimizer step";  // is named if a collective fails
 
-/// One round of the exchange: some bytes of every rank's stream, from the same place on.
+/// A round of the exchange: some bytes of every rank's stream, from the same offset on.
 class Round {
  public:
   /// Room for `most` bytes of each rank.

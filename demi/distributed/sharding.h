@@ -9,10 +9,10 @@
 
 namespace demi::distributed {
 
-/// Which rank keeps which tensor, by its number: the largest tensor first, each to the rank that
-/// has the fewest elements so far, the lowest of those (Graham 1969, "Bounds on multiprocessing
-/// timing anomalies": the greatest share is at most 4/3 - 1/(3 ranks) times the least possible).
-/// Every rank gets the same answer for the same sizes.
+/// The rank that keeps each tensor, by the tensor's number. The largest tensor is placed first,
+/// each to the rank that has the fewest elements so far, the lowest of those (Graham 1969, "Bounds
+/// on multiprocessing timing anomalies": the greatest share is at most 4/3 - 1/(3 ranks) times the
+/// least possible). Every rank gets the same answer for the same sizes.
 DEMI_API std::vector<int> owners_of_tensors(const std::vector<std::int64_t>& elements, int ranks);
 
 /// Tensors of any dtypes as one row of bytes, which is read and written in pieces. Writes go

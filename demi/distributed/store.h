@@ -12,8 +12,8 @@
 
 namespace demi::distributed {
 
-/// What the process that started the ranks writes when one of them has ended with an error: which,
-/// and how. It is in the store itself, outside of any session.
+/// The key under which the process that started the ranks writes which of them has ended with an
+/// error, and how. It belongs to the store itself, not to a session.
 inline constexpr const char* kEndedRank = "demi/ended-rank";
 
 /// Keys and values that all ranks see: c10d's store behind an interface without its headers. Every
@@ -55,8 +55,8 @@ class PrefixedStore final : public Store {
   std::string prefix_;
 };
 
-/// A store of which every call ends. c10d waits without end for an answer that the network has lost
-/// without an end of the connection. After such a call all others throw at once.
+/// A store whose calls all end. c10d waits without end for an answer if the network drops out but
+/// the connection does not close. After such a call all others throw at once.
 class DEMI_API StoreWithTimeout final : public Store {
  public:
   /// `timeout`: of each call, for wait() beyond its own. Calls throw DeviceError after it.

@@ -44,8 +44,8 @@ struct Statistics {
   double count = 0;           // of elements of a channel
 };
 
-// From each rank's count, mean and variance: sums of x and of x^2, in FP64. A rank without an
-// example adds nothing.
+// Computes the statistics from each rank's count, mean and variance: sums of x and of x^2, in FP64.
+// A rank without an example adds nothing.
 Statistics statistics_of(const at::Tensor& input, ProcessGroup& group) {
   const std::int64_t channels = input.size(1);
   const std::int64_t elements = input.numel() / channels;
@@ -84,7 +84,8 @@ struct Normalise : torch::autograd::Function<Normalise> {
   }
 
   // Ioffe and Szegedy 2015, section 3: dx = w / deviation * (dy - mean(dy) - x_hat mean(dy x_hat)),
-  // with means over all ranks. Those of weight and bias are this rank's, to be averaged as others.
+  // with means over all ranks. The gradients of weight and bias are this rank's, to be averaged
+  // like others.
   static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
                                                  const torch::autograd::variable_list& gradients) {
     const auto saved = context->get_saved_variables();

@@ -12,9 +12,9 @@ namespace demi::distributed {
 
 class ProcessGroup;
 
-/// From now on the torch::nn::BatchNorm1d, 2d and 3d of the model normalise in training over the
-/// batches of all ranks together (Ioffe and Szegedy 2015, algorithms 1 and 2, with sums over all
-/// ranks), and every rank has the same running mean and variance. Parameters, buffers and their
+/// Synchronises the torch::nn::BatchNorm1d, 2d and 3d of the model: in training they normalise over
+/// the batches of all ranks together (Ioffe and Szegedy 2015, algorithms 1 and 2, with sums over
+/// all ranks), and every rank has the same running mean and variance. Parameters, buffers and their
 /// names stay. Sums are FP32 (FP64 of FP64 inputs) on a rank and FP64 among the ranks; the output
 /// has the input's dtype. Each of them is one collective in forward and one in backward: all ranks
 /// run the same layers in the same order. In evaluation nothing is sent.
@@ -33,9 +33,9 @@ DEMI_API std::int64_t synchronise_batch_norm(torch::nn::Module& model, ProcessGr
 /// Whether any part of the model is synchronised.
 DEMI_API bool has_synchronised_batch_norm(const torch::nn::Module& model);
 
-/// While one lives in this thread, forward normalises over this rank's batch alone and sends
-/// nothing, also where demi::recompute runs it once more in another thread: for a pass that the
-/// other ranks do not make.
+/// Makes forward in this thread, while it lives, normalise over this rank's batch alone and send
+/// nothing, also if demi::recompute runs it once more in another thread. For a pass that the other
+/// ranks do not make.
 class DEMI_API LocalBatchNorm {
  public:
   LocalBatchNorm();

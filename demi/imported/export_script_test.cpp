@@ -1,5 +1,5 @@
-// What scripts/demi_export.py refuses to write is what demi refuses to read: the script's list
-// READER, which is JSON, beside what is said of files that are changed in one place.
+// scripts/demi_export.py refuses to write what demi refuses to read: its list READER, which is
+// JSON, is compared with the errors for files that are changed in one place.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -50,7 +50,7 @@ struct Parts {
   }
 };
 
-/// What is said of the file after a change; "" if it is taken.
+/// The error for the file after a change; "" if it is accepted.
 template <class Change>
 std::string refusal_after(const Change& change) {
   const std::string model = "models/model.json", weights = "data/weights/model_weights_config.json";
@@ -135,7 +135,7 @@ TEST(ExportScript, KnowsWhatANodeMayCall) {
                                        name.substr(name.find("::") + 2))),
                 HasSubstr("cannot be run"))
         << name;
-  // Of one that takes a graph and is not known the message names those that are.
+  // The message about an unknown operator that takes a graph names the known ones.
   for (const std::string name : listed("higher_order")) {
     EXPECT_THAT(refusal_of("torch.ops.higher_order." + name),
                 Not(HasSubstr("wrap_with_set_grad_enabled, wrap_with_autocast")));

@@ -23,8 +23,8 @@ double number_of(const Field& field);
 
 [[noreturn]] void refuse_document(const Source& source, const JsonError& error);
 
-/// What read(Field) makes of a document. Throws DataError, which names file and record, in place of
-/// JsonError.
+/// Returns what read(Field) returns for the document. Throws DataError, which names file and
+/// record, in place of JsonError.
 template <class Read>
 auto read_document(const Source& source, std::string_view text, const Read& read) {
   try {

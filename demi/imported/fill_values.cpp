@@ -26,8 +26,8 @@ struct Fill {
   std::string_view op, argument;
 };
 
-// native_functions.yaml. Not operations that compute with a number, whose result may be one that
-// the dtype has.
+// Operations of native_functions.yaml that fill with a number. Operations that compute with one are
+// left out: the dtype may hold their result.
 constexpr Fill kFills[] = {
     {"aten::masked_fill", "value"},
     {"aten::masked_fill_", "value"},

@@ -20,8 +20,8 @@ inline checkpoint::NamedTensors tensors_in(std::string_view name) {
   return checkpoint::load_safetensors(fixture(name)).tensors;
 }
 
-/// What Python computed, on another machine: to 1e-5 of the largest value, and of 1 where that is
-/// smaller, since sums in another order differ by the size of what is summed.
+/// Compares with Python's numbers, from another machine: to 1e-5 of the largest value, or of 1 if
+/// that is smaller, since sums in another order differ by the size of their terms.
 inline void expect_near(const at::Tensor& seen, const at::Tensor& expected,
                         std::string_view what = "") {
   EXPECT_EQ(seen.sizes(), expected.sizes()) << what;

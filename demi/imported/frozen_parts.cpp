@@ -7,7 +7,7 @@ namespace {
 
 bool has_other_modes(const torch::nn::Module& network) {
   bool has_other = false;
-  // Without names: a forward of a small network should not pay for their texts.
+  // Asks without names: a forward of a small network should not pay for their texts.
   network.apply([&](const torch::nn::Module& part) {
     has_other |= part.is_training() != network.is_training();
   });

@@ -14,8 +14,9 @@ namespace demi::imported {
 /// `model->train()`. Immutable.
 class FrozenParts {
  public:
-  /// Null: every part has the network's mode. Throws UsageError for a part that is in train mode in
-  /// a network in eval mode, of whose graph nobody knows what it does in training.
+  /// The frozen parts of the network; null if every part has the network's mode. Throws UsageError
+  /// for a part in train mode in a network in eval mode: its graph does not show what the part does
+  /// in training.
   static std::shared_ptr<const FrozenParts> of(const torch::nn::Module& network);
 
   /// Whether operations of this module ("block.bn") are in eval mode: the nearest module around

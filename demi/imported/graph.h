@@ -41,7 +41,7 @@ struct OperatorName {
 
 using Arguments = std::vector<Argument>;
 
-/// None, a value, a constant, a list of them, a graph, a dictionary.
+/// An argument: none, a value, a constant, a list of arguments, a graph or a dictionary.
 struct Argument {
   std::variant<std::monostate, ValueName, bool, std::int64_t, double, c10::complex<double>,
                std::string, c10::ScalarType, c10::MemoryFormat, c10::Layout, c10::Device, Arguments,
@@ -60,7 +60,7 @@ struct NamedArgument {
   Argument argument;
 };
 
-/// Where in the Python program an operation stands.
+/// The place of an operation in the Python program.
 struct PythonPlace {
   std::string line;    // "net.py:15 in forward": the innermost one that is not PyTorch's own
   std::string module;  // "block.conv"; "" for the network itself

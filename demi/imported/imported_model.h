@@ -39,10 +39,11 @@ struct StateTensor;
 /// them as those of a network in C++. Assertions on dtypes are not run, devices of the export
 /// become the parameters', random numbers come from LibTorch's generator in Python's order.
 ///
-/// forward is for networks of one tensor or two; call takes and returns all that Python does.
+/// forward is for networks of one tensor or two; call accepts and returns the same objects as
+/// Python.
 ///
 /// A file with the graphs "model" and "eval" (scripts/demi_export.py writes both) runs the second
-/// in eval mode. Of a file with one graph the flags of dropout and normalisation follow the mode,
+/// in eval mode. In a file with one graph the flags of dropout and normalisation follow the mode,
 /// and notes() says so.
 ///
 /// TorchScript is run by LibTorch's interpreter, without its own autocast pass and its profiling
@@ -66,8 +67,8 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   ImportedModelImpl(const ImportedModelImpl&) = delete;
   ImportedModelImpl& operator=(const ImportedModelImpl&) = delete;
 
-  /// As Python's forward: arguments by place, then by name. Tensors, numbers, None, and tuple, list
-  /// and dict of them, in and out.
+  /// Calls the network as Python's forward: positional arguments, then keywords. Arguments and
+  /// results are tensors, numbers, None, and tuples, lists and dicts of them.
   c10::IValue call(const std::vector<c10::IValue>& arguments,
                    const std::map<std::string, c10::IValue>& keywords = {});
 
@@ -86,17 +87,18 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   /// follows each.
   std::vector<std::string> fusible() const;
 
-  /// Each parameter once, also one with several names.
+  /// The parameters, each once, also one with several names.
   std::vector<at::Tensor> parameters(bool recurse = true) const;
 
   /// A part may be frozen afterwards: named_modules()["block.bn"]->eval() sets its dropout and
-  /// normalisation to eval mode. What else Python does otherwise there is not known.
+  /// normalisation to eval mode. Other differences between Python's modes in that part are not
+  /// known.
   void train(bool on = true) override;
 
   /// Python's state_dict(): parameters and persistent buffers under all their names.
   std::map<std::string, at::Tensor> state_dict() const;
 
-  /// What the file does not say for sure, in words.
+  /// Notes on what the file leaves open.
   const std::vector<std::string>& notes() const;
 
   /// A deep copy: values, modes, frozen parameters and policies are the original's, of each part.

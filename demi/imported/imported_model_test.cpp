@@ -349,7 +349,7 @@ TEST(ImportedModel, RunsTheGraphOfItsMode) {
   EXPECT_EQ(summarize(fixture("modes.pt2")).graphs.size(), 2u);
 }
 
-/// What batch_norm reads, and whether it is still held when mean runs, two operations later.
+/// The input of batch_norm, and whether it is still held when mean runs, two operations later.
 struct HeldInput {
   c10::weak_intrusive_ptr<c10::TensorImpl> input{c10::intrusive_ptr<c10::TensorImpl>()};
   int seen = 0;

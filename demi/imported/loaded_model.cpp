@@ -162,7 +162,7 @@ void note_decomposition(const Program& program, const std::vector<StateTensor>& 
                     first_few(aliases));
 }
 
-/// What a file with a graph for both modes cannot say.
+/// A note on the differences between the modes that a file with one graph for both leaves open.
 std::string note_of_one_graph(ExportedMode mode) {
   constexpr std::string_view kUnknown =
       "whatever else Python does otherwise there is not known (demi_export.py writes both "

@@ -13,7 +13,7 @@
 
 namespace demi::imported {
 
-/// Where a graph's input comes from: the model's state, or a leaf of forward's arguments.
+/// The source of a graph's input: the model's state, or a leaf of forward's arguments.
 struct InputSource {
   bool is_state = false;
   std::size_t place = 0;
@@ -48,7 +48,7 @@ struct GraphCall {
   std::vector<BatchCount> counts;  // one for each batch norm and place
 };
 
-/// What copies of a model share. Immutable.
+/// The part of a model that its copies share. Immutable.
 struct LoadedModel {
   std::shared_ptr<const GraphCall> train, eval;
   std::set<std::string> normalisations;  // modules

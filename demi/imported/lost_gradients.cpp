@@ -30,10 +30,11 @@ bool writes_in_place(const Node& node) {
   return op.ends_with('_') && !op.ends_with("__");
 }
 
-/// Which parameters a graph reads with and without gradients, and writes to.
+/// The parameters that a graph reads with and without gradients, and those that it writes to.
 class WeightUses {
  public:
-  /// `names` are Python's names of the graph's values. Those of its outputs, "" for others.
+  /// Notes the graph's uses. `names` are Python's names of its values. Returns the names of its
+  /// outputs, "" for those without.
   std::vector<std::string> look_at(const Graph& graph, TensorNames names, bool has_gradients) {
     for (const Node& node : graph.nodes) {
       const auto nested = find_subgraph(node);

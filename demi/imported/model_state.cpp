@@ -49,7 +49,7 @@ std::vector<std::string> parts_of(const std::string& name) {
   return parts;
 }
 
-/// A name is a path of modules: no empty part, and none that is a module and a tensor.
+/// A name is a path of modules: no part is empty, and none is both a module and a tensor.
 void check_names(const Archive& archive, const std::vector<StateTensor>& state) {
   std::map<std::string, bool> is_tensor;
   for (const StateTensor& one : state) {
@@ -71,7 +71,8 @@ void check_names(const Archive& archive, const std::vector<StateTensor>& state) 
   }
 }
 
-/// What shares a record either is one tensor or lies apart in it (weights of an LSTM on a GPU).
+/// Requires tensors that share a record to be one tensor, or to be apart in it (weights of an LSTM
+/// on a GPU).
 void check_overlaps(const Archive& archive, const StoredTensors& weights) {
   std::map<std::string, std::vector<std::pair<std::string, const StoredTensor*>>> by_record;
   for (const auto& [name, stored] : weights) by_record[stored.record].emplace_back(name, &stored);
@@ -112,7 +113,7 @@ class StateReader {
     return text;
   }
 
-  /// In memory of its own: not the storage that it was a part of.
+  /// The tensor in memory of its own, not in the storage that it was a part of.
   static at::Tensor own(at::Tensor tensor) {
     return tensor.storage().nbytes() == tensor.nbytes() ? tensor : tensor.clone();
   }

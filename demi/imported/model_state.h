@@ -33,12 +33,12 @@ struct StateTensor {
 std::vector<StateTensor> read_state(const Archive& archive,
                                     const std::vector<const Program*>& programs);
 
-/// The key of a graph's input in the state; -1: it is none.
+/// The key of a graph's input in the state; -1 if the input is no state.
 std::ptrdiff_t find_state(const std::vector<StateTensor>& state, const Program& program,
                           const InputSpec& input);
 
-/// Puts parameters and buffers into the module and modules below it, under Python's names. Those
-/// named as normalisations are demi::Normalisation.
+/// Puts parameters and buffers into the module and modules below it, under Python's names. Modules
+/// among `normalisations` are demi::Normalisation.
 void register_state(torch::nn::Module& module, const std::vector<StateTensor>& state,
                     const std::set<std::string>& normalisations);
 

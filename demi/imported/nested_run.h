@@ -4,8 +4,8 @@
 
 namespace demi::imported {
 
-/// Runs the graph within a graph: without gradients, in a region, or so that backward makes its
-/// values anew.
+/// Runs the graph within a graph: without gradients, in a region, or with its values computed anew
+/// in backward.
 Values run_nested(const Nested& nested, Values inputs, const RunState& state);
 
 }  // namespace demi::imported

@@ -10,7 +10,7 @@
 namespace demi::imported {
 namespace {
 
-// native_functions.yaml; the last ones stand in graphs that run_decompositions() made.
+// Operators of native_functions.yaml; the last ones are in graphs of run_decompositions().
 constexpr std::string_view kOperators[] = {
     "aten::batch_norm",
     "aten::instance_norm",

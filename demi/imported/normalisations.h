@@ -10,7 +10,7 @@ namespace demi::imported {
 
 /// The modules that are normalisations ("block.bn"), which have no types here: the operators of
 /// batch, instance, layer, group or RMS normalisation read each of their parameters and buffers
-/// that is read at all. One that is written out in other operations is not known.
+/// that is read at all. A normalisation that is written out in other operations is not found.
 std::set<std::string> normalisation_modules(const std::vector<const Program*>& programs);
 
 }  // namespace demi::imported

@@ -75,7 +75,7 @@ std::optional<Operand> number_for(const Argument& argument, const c10::Type& typ
 std::optional<Operand> one(const Argument& argument, const c10::TypePtr& type, int length,
                            const FindSlot& slot);
 
-/// A list of which every element is a constant is one, made once.
+/// A list whose elements are all constants is a constant, made once.
 std::optional<Operand> list(const Arguments& all, const c10::TypePtr& element_type,
                             const FindSlot& slot) {
   Operand result{.kind = Operand::Kind::list, .element_type = element_type};
@@ -108,7 +108,7 @@ std::optional<Operand> one(const Argument& argument, const c10::TypePtr& declare
     if (const auto* all = argument.as<Arguments>()) return list(*all, element, slot);
     if (argument.as<ValueName>() != nullptr && length == 0)
       return Operand{.kind = Operand::Kind::slot, .slot = slot(argument.as<ValueName>()->name)};
-    // "stride=1" stands for one number a dimension.
+    // "stride=1" means that number for every dimension.
     return list(Arguments(static_cast<std::size_t>(std::max(length, 1)), argument), element, slot);
   }
   if (const auto* value = argument.as<ValueName>())

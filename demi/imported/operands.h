@@ -20,7 +20,7 @@ using FindSlot = std::function<std::int32_t(const std::string& name)>;
 std::optional<Operand> operand_of(const Argument& argument, const c10::Argument& schema,
                                   const FindSlot& slot);
 
-/// The operand of an argument whose type nobody says.
+/// The operand of an argument of unknown type.
 std::optional<Operand> plain_operand(const Argument& argument, const FindSlot& slot);
 
 }  // namespace demi::imported

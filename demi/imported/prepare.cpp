@@ -20,7 +20,7 @@ namespace {
 
 constexpr std::string_view kWhere = "imported.ImportedModel";
 
-// They hold for the exported dtypes, of which a region changes some.
+// Assertions that hold for the exported dtypes; a region changes some of these.
 constexpr std::string_view kNotRun[] = {"aten::_assert_tensor_metadata"};
 
 // Reads and writes files: a network has no business with it.
@@ -54,7 +54,8 @@ c10::OperatorHandle find_operator(const Node& node) {
   return *op;
 }
 
-/// A node of a graph within a graph may have no place: then that of the first node in there.
+/// The node's place. A node with a graph inside may have none: then it is the place of the first
+/// node in there.
 const PythonPlace& place_of(const Node& node) {
   if (!node.place.line.empty()) return node.place;
   for (const NamedArgument& input : node.inputs)
@@ -248,7 +249,7 @@ class Preparation {
     for (const Operand& element : operand.elements) read_slots(element, slots);
   }
 
-  /// From the end: the first instruction that reads a slot is the last that does.
+  /// Goes from the end: the first instruction found to read a slot is the last that does.
   void release_values() {
     std::set<std::int32_t> seen{PreparedGraph::kDeviceSlot};
     for (const Operand& output : result_->outputs) read_slots(output, seen);

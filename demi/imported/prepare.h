@@ -10,7 +10,7 @@
 
 namespace demi::imported {
 
-/// What a graph's input is.
+/// The role of a graph's input.
 struct InputRole {
   bool is_state = false;  // a parameter, buffer or constant of the model
   std::string name = {};  // Python's, of state

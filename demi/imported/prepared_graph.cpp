@@ -42,7 +42,7 @@ std::string mixed_dtypes(const Values& operands) {
   return names.size() < 2 ? "" : fmt::format("{}", fmt::join(names, " and "));
 }
 
-/// One run: the values, and the stack that operators take their arguments from.
+/// A run: its values, and the stack from which operators take their arguments.
 class Run {
  public:
   Run(const PreparedGraph& graph, c10::ArrayRef<IValue> inputs, const RunState& state)
@@ -136,7 +136,7 @@ class Run {
     return list;
   }
 
-  /// Whether what the current instruction does in training is off.
+  /// Whether the current instruction's behaviour in training is off.
   bool is_off(bool follows_network) const {
     return is_frozen_ || (follows_network && !state_.is_training);
   }

@@ -20,7 +20,7 @@ namespace demi::imported {
 
 using Values = std::vector<c10::IValue>;
 
-/// What a run of a graph depends on beside its inputs.
+/// The settings of a run, beside its inputs.
 struct RunState {
   c10::Device device = c10::kCPU;
   bool is_training = true;
@@ -28,7 +28,7 @@ struct RunState {
   Fusing fusing = Fusing::low_precision;
 };
 
-/// How an argument of an instruction is made.
+/// The source of an instruction's argument.
 struct Operand {
   enum class Kind {
     constant,
@@ -41,7 +41,7 @@ struct Operand {
   Kind kind = Kind::constant;
   std::int32_t slot = -1;
   c10::IValue constant = {};
-  /// For in_training: the network's mode decides, too; else that of a frozen part alone.
+  /// For in_training: whether the network's mode decides, too, or a frozen part's alone.
   bool follows_network = false;
   std::vector<Operand> elements = {};
   c10::TypePtr element_type = {};
@@ -69,7 +69,7 @@ struct Instruction {
   SymbolicFunction function = nullptr;
   std::shared_ptr<const Nested> nested = {};
   std::vector<Operand> operands = {};
-  /// Where the results go; -1: nowhere. Of an op that returns one list: where its elements go.
+  /// The slots of the results, or of the elements if the op returns one list; -1: none.
   std::vector<std::int32_t> results = {};
   bool returns_list = false;
   /// Counts batches: passed over in a frozen part, and if it follows the network's mode, in eval.

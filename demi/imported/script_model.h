@@ -25,7 +25,7 @@ class ScriptModel {
   /// pass would honour.
   explicit ScriptModel(const std::filesystem::path& file);
 
-  /// As ImportedModel::call.
+  /// Calls the network as ImportedModel::call does.
   c10::IValue call(const std::vector<c10::IValue>& arguments,
                    const std::map<std::string, c10::IValue>& keywords);
 
@@ -37,7 +37,7 @@ class ScriptModel {
   /// Another network with this code, and tensors of its own; tied ones are tied, too.
   ScriptModel copy(const std::optional<c10::Device>& device) const;
 
-  /// Its tensors under Python's names: those of the network, not copies.
+  /// The network's own tensors under Python's names, not copies.
   std::vector<StateTensor> state() const;
   /// Modules of torch.nn that are normalisations, by their types.
   std::set<std::string> normalisations() const;

@@ -144,7 +144,7 @@ TEST(Script, CopiesAndConvertsItself) {
   EXPECT_EQ(model->named_parameters()["block.bn.weight"].scalar_type(), torch::kFloat);
 }
 
-/// What each operation of these returned, in their order.
+/// The results of these operations, in their order.
 struct Ran {
   std::vector<std::string> ops;
 };
@@ -156,7 +156,7 @@ void note_op(const at::RecordFunction& op, at::ObserverContext*) {
       "aten::mean",    "aten::linear",     "aten::add",  "aten::matmul", "aten::layer_norm",
       "aten::softmax", "aten::cat",        "aten::pow",  "aten::sum"};
   if (!watched.contains(op.name()) || op.outputs().empty()) return;
-  // Of an interpreter's call below it lie the values of other operations.
+  // Below an interpreter's call the stack holds the values of other operations.
   const c10::IValue& output = op.outputs().back();
   const std::string one =
       std::string(op.name()) + " " + c10::toString(output.toTensor().scalar_type());

@@ -17,16 +17,17 @@ class DEMI_API SizeExpression {
  public:
   using Symbols = std::map<std::string, std::int64_t, std::less<>>;
 
-  /// Nothing, for text of another form.
+  /// Parses such a text; nullopt for text of another form.
   static std::optional<SizeExpression> parse(std::string_view text);
 
   /// The symbol that the whole expression is; else empty.
   std::string symbol() const { return kind_ == "Symbol" ? name_ : std::string(); }
 
-  /// Nothing: a symbol without a value, a function that is not known, or a value beyond 64 bits.
+  /// The value for these symbols. nullopt for a symbol without a value, an unknown function, or a
+  /// value beyond 64 bits.
   std::optional<std::int64_t> value(const Symbols& symbols) const;
 
-  /// For people: "2*s0".
+  /// The expression for people: "2*s0".
   std::string text() const;
 
  private:

@@ -18,7 +18,7 @@ Number value_of(const std::string& text, std::int64_t s0) {
   return expression ? expression->value({{"s0", s0}}) : std::nullopt;
 }
 
-// What sympy.srepr gives, and what Python computes.
+// Texts of sympy.srepr, and the values that Python computes.
 TEST(SizeExpression, HasTheValueThatPythonComputes) {
   const std::string s0 = kS0;
   EXPECT_EQ(value_of(s0, 7), 7);

@@ -29,10 +29,10 @@ std::uint64_t end_byte(const StoredTensor& stored);
 
 using StoredTensors = std::map<std::string, StoredTensor>;
 
-/// The tensors that a configuration file of the archive lists, by Python's name. `folder` is that
-/// of their bytes. Objects that are no tensors are left out. Throws DataError, also for tensors of
-/// a subclass, which only a pickle holds, for tensors without bytes, and for places outside of
-/// them.
+/// The tensors that a configuration file of the archive lists, by Python's name. `folder`: the
+/// folder of their bytes. Objects that are no tensors are left out. Throws DataError, also for
+/// tensors of a subclass, which only a pickle holds, for tensors without bytes, and for places
+/// outside of them.
 StoredTensors read_stored_tensors(const ZipArchive& archive, const std::string& config,
                                   const std::string& folder);
 

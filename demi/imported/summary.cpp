@@ -39,7 +39,7 @@ SizeSummary summarize_size(const Program& program, const Extent& extent) {
   const std::optional<SizeExpression> expression = SizeExpression::parse(extent.expression);
   const auto range = program.ranges.find(expression ? expression->symbol() : "");
   if (range == program.ranges.end()) return size;
-  // As InputCheck has it: a range that begins at 2 allows 0 and 1, too.
+  // Allows 0 and 1, too, for a range that begins at 2, as InputCheck does.
   size.least = range->second.least > 2 ? range->second.least : 0;
   size.most = range->second.most;
   return size;
@@ -77,8 +77,8 @@ void add_operations(const Graph& graph, const TensorNames& names, GraphSummary& 
   }
 }
 
-/// The mode in which the graph was exported: train, eval or unknown. The name of one of two graphs
-/// says it (pick_programs).
+/// The mode in which the graph was exported: train, eval or unknown. If there are two graphs, the
+/// name is the mode (pick_programs).
 std::string mode_of(const Program& program, bool is_one_of_two) {
   if (is_one_of_two) return program.name == "eval" ? "eval" : "train";
   const ExportedMode mode = exported_mode(program);

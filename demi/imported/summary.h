@@ -65,7 +65,7 @@ struct GraphSummary {
   std::map<std::string, std::size_t> operators;  // "aten::conv2d", how often
 };
 
-/// What a `.pt2` file holds.
+/// A summary of a `.pt2` file.
 struct FileSummary {
   std::string torch_version;  // that exported it
   /// 16 hexadecimal digits, others for another network: operations, signature, names of weights and
@@ -75,8 +75,8 @@ struct FileSummary {
   std::vector<TensorSummary> tensors;  // in the order of the names
 };
 
-/// What a .pt2 file of torch.export.save holds. Reads names and graphs, not the weights. Throws
-/// DataError for a file that is damaged or of another kind, and says how to export.
+/// Summarises a .pt2 file of torch.export.save. Reads names and graphs, not the weights. Throws
+/// DataError, which explains how to export, for a file that is damaged or of another kind.
 DEMI_API FileSummary summarize(const std::filesystem::path& file);
 
 }  // namespace demi::imported

@@ -12,7 +12,7 @@ struct Flag {
   std::string_view op, argument;
 };
 
-// Operators that do another thing in training, and the argument that says so
+// Operators that compute something else in training, and the argument that switches them
 // (native_functions.yaml).
 constexpr Flag kFlags[] = {
     {"aten::dropout", "train"},
@@ -48,8 +48,8 @@ const NamedArgument* argument_of(const Node& node, std::string_view name) {
 
 bool is_normalisation(std::string_view op) { return op.find("_norm") != std::string_view::npos; }
 
-/// What the flags of a graph say. Those of PyTorch's modules and of batch norms that count their
-/// batches follow a mode; of others it is not known whether somebody wrote a constant.
+/// The votes of a graph's flags for a mode. Flags of PyTorch's modules and of batch norms that
+/// count their batches follow the mode; any other may be a constant in the program.
 class Votes {
  public:
   void look_at(const Graph& graph, const TensorNames& names) {

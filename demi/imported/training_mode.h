@@ -8,14 +8,15 @@
 
 namespace demi::imported {
 
-/// In which mode of the network a graph was exported, as the flags of its dropout and normalisation
-/// say. unknown: nothing says it. contradictory: some flags are on and some off, and none of those
-/// that are on is of a module of PyTorch's, which follows its mode.
+/// The network's mode when a graph was exported, by the flags of its dropout and normalisation.
+/// unknown: there are no such flags. contradictory: some flags are on and some off, and none of
+/// those that are on belongs to a module of PyTorch's, which follows its mode.
 enum class ExportedMode { train, eval, unknown, contradictory };
 
 ExportedMode exported_mode(const Program& program);
 
-/// What the flags of a graph mean in a file of one graph, which has to serve for both modes.
+/// Interprets the flags of a graph that is the only one of its file and has to serve for both
+/// modes.
 class TrainingFlags {
  public:
   /// `rewrites` is false where the file has a graph for each mode: nothing is changed then.
@@ -26,8 +27,9 @@ class TrainingFlags {
   }
   ExportedMode mode() const { return mode_; }
 
-  /// Whether the flag follows the network's mode. One that has the other mode's value at the export
-  /// keeps it: that of a frozen batch norm, and of one that is written to train in eval mode.
+  /// Whether the flag follows the network's mode. A flag that has the other mode's value at the
+  /// export keeps it, as those of a frozen batch norm, and of one that is written to train in eval
+  /// mode.
   bool follows(bool flag) const { return rewrites() && flag == (mode_ == ExportedMode::train); }
 
   /// Whether probabilities of dropout in attention, which has no flag, are 0 in eval.
@@ -38,8 +40,8 @@ class TrainingFlags {
   bool rewrites_;
 };
 
-/// The argument's value if it says whether the node trains, else null. That of a normalisation
-/// without running statistics does not: it is on in both modes.
+/// The argument's value if it says whether the node trains, else null. Null for a normalisation
+/// without running statistics, whose flag is on in both modes.
 const bool* flag_of(const Node& node, const NamedArgument& input);
 
 /// The argument's value if it is a probability of dropout of an operator without a flag, else null.

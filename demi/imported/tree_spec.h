@@ -12,7 +12,7 @@
 
 namespace demi::imported {
 
-/// How arguments or results are nested in Python's containers (torch.utils._pytree, TREESPEC 1).
+/// The nesting of arguments or results in Python's containers (torch.utils._pytree, TREESPEC 1).
 struct TreeSpec {
   enum class Kind { leaf, tuple, list, dict };
   using Key = std::variant<std::int64_t, std::string>;
@@ -23,8 +23,8 @@ struct TreeSpec {
   std::size_t leaves = 1;
 };
 
-/// Throws JsonError for text of another form, and for a container that is none of tuple, list,
-/// dict, OrderedDict, namedtuple: by its name.
+/// Parses such a text. Throws JsonError for text of another form, and, with the container's name,
+/// for containers other than tuple, list, dict, OrderedDict and namedtuple.
 TreeSpec parse_tree_spec(const Field& text);
 
 }  // namespace demi::imported

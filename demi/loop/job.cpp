@@ -7,7 +7,7 @@
 namespace demi::loop {
 namespace {
 
-// The owner is whoever lent it.
+// A pointer without ownership: the caller owns the module.
 std::shared_ptr<torch::nn::Module> borrowed(torch::nn::Module* module) {
   return {std::shared_ptr<torch::nn::Module>(), module};
 }

@@ -17,7 +17,7 @@
 
 namespace demi::loop {
 
-/// A model and its name among several. One model alone needs none.
+/// A model, and its name among several. A single model needs no name.
 struct NamedModel {
   NamedModel(torch::nn::Module* of) : module(of) {}  // NOLINT(google-explicit-constructor)
   NamedModel(std::string called, torch::nn::Module* of) : name(std::move(called)), module(of) {}
@@ -25,7 +25,8 @@ struct NamedModel {
   torch::nn::Module* module;  // borrowed; not null
 };
 
-/// The objects of a training loop. All are borrowed: they outlive what is made of a Job.
+/// The objects of a training loop. All are borrowed: they must outlive the objects that are made
+/// from a Job.
 ///
 ///     demi::loop::Job job{.models = {&*model}, .optimizers = {&adamw}, .scaler = &scaler};
 ///     demi::loop::Job gan{.models = {{"generator", &*g}, {"critic", &*d}}, ...};
@@ -37,14 +38,14 @@ struct Job {
   /// Stepped in Step::finish(), after the optimizers.
   std::vector<optim::lr::Scheduler*> schedules = {};
   EMA* average = nullptr;  // updated in Step::finish(); null: none
-  /// With several ranks: one for each model, in the models' order; null for a model of each rank's
-  /// own. Empty: this process alone.
+  /// The DistributedDataParallel of each model, if there are several ranks, in the models' order;
+  /// null for a model that each rank trains on its own. Empty: this process alone.
   std::vector<distributed::DistributedDataParallel*> parallel = {};
   /// Whether a checkpoint holds the states of LibTorch's random generators: of the CPU and of every
   /// CUDA device that this machine has.
   bool random = true;
-  /// What the optimizers hold beside the models' parameters: learned weights of losses, a
-  /// temperature. A checkpoint holds it by its place here.
+  /// Tensors that the optimizers hold beside the models' parameters: learned weights of losses, a
+  /// temperature. A checkpoint names them by their place in this list.
   std::vector<at::Tensor> more = {};
 
   /// The model; of several a module that has them as children under their names, so that

@@ -32,9 +32,10 @@ struct StepMetrics {
   /// L2 norm of all gradients, unscaled and before clipping; NaN or Inf if they hold one. None if
   /// no pass computed it: torch::optim optimizers without GradScalerOptions::record_grad_norm.
   std::optional<double> grad_norm;
-  /// Nothing was changed, or not by one of several optimizers.
+  /// Whether an optimizer changed nothing: the only one, or one of several.
   bool skipped = false;
-  /// It was skipped for the norm of its gradients (optim::StepOptions::skip_norm_above) alone.
+  /// Whether it was skipped for the norm of its gradients (optim::StepOptions::skip_norm_above)
+  /// alone.
   bool skipped_for_norm = false;
   /// The host's time since the end of the step before, including reads and callbacks.
   double seconds = 0;
@@ -42,13 +43,13 @@ struct StepMetrics {
   double data_seconds = 0;
 };
 
-/// How a batch is repeated.
+/// Options of a repeated batch.
 struct RepeatOptions {
   bool autocast = true;  // false: in FP32
   bool scaler = true;    // false: the loss is not scaled
   /// fp16 or bf16: in a region of this format and policy in place of the run's.
   std::optional<c10::ScalarType> format = std::nullopt;
-  /// Which op runs in what in the repeated pass.
+  /// The dtypes that ops run in, in the repeated pass.
   std::optional<OpPolicy> op_policy = std::nullopt;
   /// The factor of the loss in place of the run's.
   std::optional<double> loss_scale = std::nullopt;
@@ -70,15 +71,15 @@ struct StepView {
   const std::vector<torch::optim::Optimizer*>& optimizers;  // of the loop
   const GradScaler& scaler;                                 // a disabled one in a loop without
   const Precision& precision;                               // of the loop
-  /// What the loop gave of the batch, on the run's device; empty in after_update.
+  /// The tensors of the batch, on the run's device; empty in after_update.
   const std::vector<NamedInput>& inputs;
-  /// Of the batch, unscaled and without a graph; the sum of several. Undefined before forward.
+  /// The batch's loss, unscaled and without a graph; the sum of several. Undefined before forward.
   at::Tensor loss = {};
-  /// Of the optimizers' steps, in after_update alone.
+  /// The results of the optimizers' steps; in after_update alone.
   std::vector<StepResult> results = {};
   /// Forward and backward of the batch once more, from the present weights, buffers and random
-  /// numbers; adds to the gradients. Returns the loss as above. What is not to change, the caller
-  /// puts back. Throws UsageError in after_update.
+  /// numbers; adds to the gradients. Returns the loss as above. The caller restores whatever must
+  /// not change. Throws UsageError in after_update.
   std::function<at::Tensor(const RepeatOptions&)> repeat = {};
 
   /// The input of that name; undefined if there is none.
@@ -93,25 +94,25 @@ struct StepView {
   DEMI_API at::Tensor gradient(const at::Tensor& parameter) const;
 };
 
-/// Is called in the training thread, in the order in which observers were added, at the moment
-/// itself: before the forward of each batch; after it, with the output on its graph, unless the
-/// losses were computed together with it; after the batch's backward, when gradients are those of
-/// the step so far, still scaled; after the optimizers' step, when gradients are gone. on_step is
-/// called for several steps in a row, in order, after the device was read. An observer may compute
-/// the batch again (StepView::repeat).
+/// Observes the batches and steps of a loop. It is called in the training thread, in the order in
+/// which observers were added, at once: before the forward of each batch; after it, with the output
+/// on its graph, unless the losses were computed together with it; after the batch's backward, when
+/// gradients are those of the step so far, still scaled; after the optimizers' step, when gradients
+/// are gone. on_step is called for several steps in a row, in order, after the device was read. An
+/// observer may compute the batch again (StepView::repeat).
 class DEMI_API StepObserver {
  public:
   StepObserver() = default;
   StepObserver(const StepObserver&) = default;
   StepObserver& operator=(const StepObserver&) = default;
   virtual ~StepObserver();
-  /// Before the forward of each batch.
+  /// Called before the forward of each batch.
   virtual void before_forward(const StepView&) {}
-  /// After it, unless the losses were computed together with it.
+  /// Called after it, unless the losses were computed together with it.
   virtual void after_forward(const StepView&, const at::Tensor& /*output*/) {}
-  /// After the backward of each batch: gradients are those of the step so far, scaled.
+  /// Called after the backward of each batch: gradients are those of the step so far, scaled.
   virtual void after_backward(const StepView&) {}
-  /// After the optimizers' step: gradients are gone.
+  /// Called after the optimizers' step: gradients are gone.
   virtual void after_update(const StepView&) {}
   /// `examples`: of the epoch so far; 0 in a loop that does not count them.
   virtual void on_step(const StepMetrics&, int64_t /*examples*/) {}

@@ -38,7 +38,7 @@ DEMI_API const Precision& mixed_precision_of(c10::DeviceType device);
 /// The precision that corresponds to demi::global_policy() now.
 DEMI_API const Precision& global_precision();
 
-/// How the loss is scaled before backward.
+/// The scaling of the loss before backward.
 struct LossScale {
   /// automatic: dynamic if the autocast dtype is fp16, otherwise off. statistics: ScaleMode::kAmax.
   enum class Kind { automatic, dynamic, statistics, fixed, off };

@@ -30,7 +30,7 @@ void add_results(const std::vector<StepResult>& results, bool scaled, StepMetric
     const bool skipped = numbers.found_inf != 0;
     record.skipped |= skipped;
     nonfinite |= skipped && numbers.above_norm == 0;
-    // NaN: no pass computed it, or it is that of an Inf or NaN.
+    // A norm of NaN was not computed, or belongs to gradients with Inf or NaN.
     measured &= (skipped && numbers.above_norm == 0) || !std::isnan(norm);
     squares += norm * norm;
     if (scaled && !record.loss_scale) record.loss_scale = numbers.scale;
@@ -79,7 +79,8 @@ void Recorder::count_seconds() {
   if (!unread_.empty()) add_seconds(unread_.back().known);
 }
 
-// 0 for a step without such a sum. One copy from the device for all steps.
+// The sums of the unread steps, 0 for a step without such a sum. Copies once from the device for
+// all steps.
 std::vector<double> Recorder::read_sums(at::Tensor Sums::*sum) const {
   std::vector<double> all(unread_.size());
   std::vector<at::Tensor> on_device;

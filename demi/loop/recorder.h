@@ -35,7 +35,7 @@ void each_sum(Any& sums, const Visit& visit) {
   visit("answers", sums.answers);
 }
 
-/// What is recorded of the step that is open.
+/// The record of the step that is open.
 struct Window {
   Sums sums;
   double seconds = 0, data_seconds = 0;  // until they were counted last
@@ -51,7 +51,8 @@ struct ReadStep {
 };
 
 /// Records a Step's steps until the host reads them from the device. A step is recorded if
-/// something was added to its window, by the Step or by whoever counts more than it does.
+/// something was added to its window, by the Step or by another object that counts more than it
+/// does.
 class DEMI_API Recorder {
  public:
   using Clock = std::chrono::steady_clock;
@@ -62,12 +63,12 @@ class DEMI_API Recorder {
       : timer_(timer), scaler_(scaler), first_(first) {}
 
   Window& window() { return window_; }
-  /// With its seconds until now.
+  /// The window, with its seconds counted until now.
   const Window& window_until_now();
 
   /// Seconds count from now on.
   void start_clock();
-  /// So many of them count for no step.
+  /// Excludes this time from the seconds of every step.
   void leave_out(Clock::duration time) { since_ += time; }
 
   /// The step that was open is taken. `known`: what the host knows of it.

@@ -1,4 +1,4 @@
-// What a Step records of its steps, and what a loop may add to it.
+// A Step's records of its steps, and those that a loop may add.
 #include "demi/loop/recorder.h"
 
 #include <gmock/gmock.h>

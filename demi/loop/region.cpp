@@ -24,7 +24,7 @@ Autocast region_of(const Precision& precision, c10::Device device,
       AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed(), .policy = ops});
 }
 
-// The regions stay open, with their copies of weights; LibTorch is told that none holds.
+// Switches the regions off for LibTorch; they stay open, with their copies of weights.
 OutsideRegions::OutsideRegions(c10::Device device) {
   for (const c10::DeviceType type : {c10::DeviceType::CPU, device.type()}) {
     if (!at::autocast::is_autocast_available(type) || !at::autocast::is_autocast_enabled(type))

@@ -12,8 +12,8 @@
 
 namespace demi::loop {
 
-/// What a fit and an evaluation set of LibTorch: what the caller gives, and FP32 as the precision
-/// says where the caller gives nothing. In `tf32` products, convolutions and recurrent layers may
+/// The backend settings of a fit and an evaluation: those that the caller gives, and FP32's by the
+/// precision where the caller gives none. In `tf32` products, convolutions and recurrent layers may
 /// use TF32 on CUDA, in every other precision they may not. On a CPU they are FP32 in any case,
 /// even if at::Context::setFloat32MatmulPrecision allows less.
 DEMI_API Backends backends_in(const Precision& precision, const Backends& given);
@@ -24,8 +24,8 @@ DEMI_API Backends backends_in(const Precision& precision, const Backends& given)
 DEMI_API Autocast region_of(const Precision& precision, c10::Device device,
                             const std::optional<OpPolicy>& ops = std::nullopt);
 
-/// While this lives, no region that the caller has open for the CPU or `device` holds: what a fit
-/// and an evaluation compute does not depend on where they are called.
+/// Switches off, while it lives, the regions that the caller has open for the CPU or `device`: a
+/// fit or an evaluation computes the same wherever it is called.
 class DEMI_API OutsideRegions {
  public:
   explicit OutsideRegions(c10::Device device);

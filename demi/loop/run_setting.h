@@ -9,7 +9,7 @@
 
 namespace demi::loop {
 
-/// What a batch runs in.
+/// The settings that a batch runs with.
 struct RunSetting {
   Precision precision;
   std::optional<OpPolicy> op_policy;

@@ -4,13 +4,13 @@
 
 #include "demi/loop/step.h"
 
-// What a Step accepts. All of these throw UsageError.
+// Checks of what a Step is given. All of these throw UsageError.
 namespace demi::loop {
 
 constexpr auto kStep = "loop.Step";
 
 void check(const Options& options);
-/// Of optimizers and DistributedDataParallels; Job::module() checks the models.
+/// Checks optimizers and DistributedDataParallels; Job::module() checks the models.
 void check(const Job& job);
 /// LibTorch's messages about losses name neither loss nor caller.
 void check_losses(const std::vector<at::Tensor>& losses);

@@ -452,7 +452,7 @@ TEST(Step, RefusesAJobThatCannotBeTrained) {
   EXPECT_EQ(refused(loop.job()), "no UsageError");
 }
 
-// What the loss does not say itself.
+// Errors about losses, in which LibTorch names neither loss nor caller.
 TEST(Step, RefusesWhatIsNoLoss) {
   Loop loop;
   Step step(loop.job());

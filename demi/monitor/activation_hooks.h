@@ -9,8 +9,8 @@
 namespace demi::monitor {
 
 /// Counts the gradients of the layers' outputs of one thread's forward passes while it lives: the
-/// output of the last op of a row of ops that read a layer's weights. The counts go on in backward,
-/// after this object has gone.
+/// output of the last op of a row of ops that read a layer's weights. Counting continues in
+/// backward, after this object is gone.
 class ActivationHooks {
  public:
   /// `counters`: one a layer; gets what backward brings.

@@ -9,7 +9,7 @@
 
 namespace demi::monitor {
 
-/// Which tensor of an op.
+/// The tensor of an op.
 enum class TensorPlace : std::uint8_t {
   input,            // an FP32 tensor that the region casts for the op
   output,           // the result of the op
@@ -31,7 +31,8 @@ struct Cure {
   std::string layer, op;                    // of the tensor
   TensorPlace place = TensorPlace::output;  // which tensor of that op
   FormatLoss loss;                          // what the format did to it
-  /// What a batch in the format did without it, as cause_of(Origin); "": `loss` is the reason.
+  /// The fault of a batch in the format without this cure, as cause_of(Origin); "": `loss` is the
+  /// reason.
   std::string made;
   std::int64_t step = 0;  // of that batch
 };

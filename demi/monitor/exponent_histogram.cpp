@@ -104,7 +104,7 @@ void ExponentCounter::add(const at::Tensor& numbers) {
     squares_ = at::zeros({1}, numbers.options().dtype(c10::kDouble));
   }
   if (numbers.numel() == 0) return;
-  // In the order of memory, whatever the order of the dimensions is.
+  // Counts in the order of memory, in any order of the dimensions.
   const at::Tensor dense = numbers.detach();
   const at::Tensor held = dense.is_non_overlapping_and_dense() ? dense : dense.contiguous();
   held.is_cpu() ? add_on_cpu(held) : add_by_ops(held);

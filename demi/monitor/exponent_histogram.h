@@ -11,8 +11,8 @@
 
 namespace demi::monitor {
 
-/// How many numbers there are of each power of two: the histogram of Micikevicius et al. 2018,
-/// "Mixed precision training", figure 3. Counts are exact.
+/// Counts of numbers by power of two: the histogram of Micikevicius et al. 2018, "Mixed precision
+/// training", figure 3. Counts are exact.
 struct DEMI_API ExponentHistogram {
   static constexpr int kLowest = -149;  // fp32's smallest subnormal number is 2^-149
   static constexpr int kHighest = 127;  // its largest number is below 2^128
@@ -23,11 +23,11 @@ struct DEMI_API ExponentHistogram {
   std::array<std::int64_t, kBins> counts{};
   std::int64_t zeros = 0;       // exact ones, of either sign
   std::int64_t subnormals = 0;  // of the dtype that each number was stored in; in `counts`, too
-  /// How many numbers are infinite, and how many are NaN.
+  /// Counts of infinite and of NaN numbers.
   std::int64_t infinities = 0, nans = 0;
   double sum_of_squares = 0;  // of the finite numbers
 
-  /// How many numbers were counted.
+  /// Count of all numbers.
   std::int64_t elements() const;
   /// L2 norm of the finite numbers.
   double norm() const;

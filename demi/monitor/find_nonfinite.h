@@ -12,7 +12,7 @@
 
 namespace demi::monitor {
 
-/// What a tensor is to the training.
+/// The role of a tensor in training.
 enum class Role : std::uint8_t { parameter, gradient, buffer, moment };
 /// The word for it in messages: "gradient".
 DEMI_API std::string_view name_of(Role role);
@@ -22,7 +22,7 @@ struct NonFinite {
   Role role = Role::parameter;  // of the tensor
   std::string name;             // of the parameter or buffer in the model: "fc.weight"
   std::string moment;           // of Role::moment: "exp_avg_sq"
-  /// How many of its elements are infinite, and how many are NaN.
+  /// Counts of its infinite and of its NaN elements.
   std::int64_t infinities = 0, nans = 0;
 };
 

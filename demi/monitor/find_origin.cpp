@@ -105,7 +105,7 @@ std::vector<std::pair<std::string, at::Tensor>> tensors_before(const loop::StepV
   return held;
 }
 
-// LibTorch's messages go on with a stack trace.
+// LibTorch's messages continue with a stack trace.
 std::string first_line(const std::string& text) { return text.substr(0, text.find('\n')); }
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace demi::monitor {
 
-/// What rounding to fp16 or bf16 does to FP32 numbers.
+/// The effect of rounding FP32 numbers to fp16 or bf16.
 struct DEMI_API FormatLoss {
   std::int64_t elements = 0;    // numbers that were looked at
   std::int64_t zeros = 0;       // before

@@ -78,7 +78,7 @@ TEST(FormatLoss, OfScaledNumbers) {
   EXPECT_EQ(scaled.least_exponent, -30) << "2^-40 x 2^10";
   EXPECT_EQ(format_loss(counts, 2048, 60, torch::kHalf).overflowed, 1);
   EXPECT_EQ(format_loss(counts, 8192, 60, torch::kHalf).overflowed, 2);
-  // In the bin of 65520 the histogram does not report, the greatest number does.
+  // The greatest number decides in the bin of 65520, not the histogram.
   const ExponentHistogram in_bin = exponent_histogram(at::tensor({65510.0F, 65530.0F}));
   EXPECT_EQ(format_loss(in_bin, 1, 65530, torch::kHalf).overflowed, 1);
   EXPECT_EQ(format_loss(in_bin, 1, 65510, torch::kHalf).overflowed, 0);

@@ -24,7 +24,7 @@ class ForwardWatch {
   /// Ops from now on are those of a forward pass, which ends with end() or with a backward.
   void begin();
   void end();
-  /// Those that gave Inf or NaN, by name and how often that op has run: "aten::mul 2".
+  /// The ops that gave Inf or NaN, each by its name and how often it had run: "aten::mul 2".
   std::vector<std::string> spoiled();
 
  private:

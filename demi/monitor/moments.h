@@ -14,8 +14,8 @@ struct Moment {
   at::Tensor parameter, value;
 };
 
-/// The moments of demi's optimizers and of LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad. Those
-/// that no step has made yet are missing. Of other optimizers, LBFGS among them: none.
+/// The moments of demi's optimizers and of LibTorch's SGD, Adam, AdamW, RMSprop and Adagrad.
+/// Moments that no step has made yet are missing. None for other optimizers, LBFGS among them.
 std::vector<Moment> moments_of(torch::optim::Optimizer& optimizer);
 
 }  // namespace demi::monitor

@@ -34,7 +34,7 @@ at::Tensor sampled(const at::Tensor& parameter) {
   return p.slice(longest, 0, p.size(longest), std::min(step, p.size(longest)));
 }
 
-/// What the optimizers train: a master, not its rounding.
+/// The numbers that the optimizers train: a master, not its rounding.
 at::Tensor trained(const loop::StepView& view, const at::Tensor& parameter) {
   for (const auto* optimizer : view.optimizers) {
     const at::Tensor fp32 = optim::fp32_weight(*optimizer, parameter);
@@ -43,8 +43,8 @@ at::Tensor trained(const loop::StepView& view, const at::Tensor& parameter) {
   return sampled(parameter);
 }
 
-/// Whether a weight that stays as it is says nothing of its update: it is rounded by chance, or
-/// another process has what it is rounded from.
+/// Whether an unchanged weight shows nothing about its update: it is rounded by chance, or another
+/// process has the numbers that it is rounded from.
 bool hides_updates(const loop::StepView& view, const at::Tensor& parameter) {
   if (parameter.scalar_type() != at::kBFloat16 && parameter.scalar_type() != at::kHalf)
     return false;
@@ -93,7 +93,7 @@ struct Sums {
   double change, weights, stayed, asked;
 };
 
-// One copy from each device; a layer without a trained parameter has none.
+// Reads the sums with one copy from each device; a layer without a trained parameter has none.
 std::vector<std::optional<Sums>> read_sums(const std::vector<at::Tensor>& sums) {
   std::vector<at::Tensor> here;
   for (const at::Tensor& one : sums)
@@ -110,7 +110,7 @@ std::vector<std::optional<Sums>> read_sums(const std::vector<at::Tensor>& sums) 
   return all;
 }
 
-// What a step did to a parameter, of all of which the sample is a part: fp64, (4).
+// Sums over the sampled elements of a parameter, scaled to all of it: fp64, (4).
 at::Tensor sums_of(const loop::StepView& view, const Before& before, const at::Tensor& parameter) {
   const at::Tensor after = trained(view, parameter);
   const at::Tensor none = at::zeros({}, after.options().dtype(at::kDouble));
@@ -213,7 +213,7 @@ void Monitor::after_backward(const loop::StepView& view) {
     for (std::size_t k = 0; k < kept.size(); ++k) {
       const at::Tensor& p = layers[i].parameters[k];
       one.weights[i].add(p.grad());
-      // In the first of the step's turns that reaches it.
+      // Kept once a step: the first time that backward has reached the parameter.
       if (p.grad().defined() && !kept[k].weights.defined()) kept[k] = before_step(view, p);
     }
   }

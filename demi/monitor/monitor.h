@@ -19,18 +19,18 @@ struct LayerHealth {
   std::string name;                        // as in named_modules(); "model" for the model itself
   ExponentHistogram weight_gradients;      // of its parameters, times the loss scale
   ExponentHistogram activation_gradients;  // of the layer's output
-  /// L2 norm of the parameters' change over that of the parameters; 0 in a skipped step. From all
-  /// of a parameter up to 2^16 elements, from evenly spaced slices of about as many of a larger
-  /// one, which count for all of it. None without parameters that are not 0.
+  /// L2 norm of the parameters' change over that of the parameters; 0 in a skipped step. A
+  /// parameter of up to 2^16 elements counts whole; of a larger one evenly spaced slices of about
+  /// as many elements stand for all of it. None if all parameters are 0, or there are none.
   std::optional<double> update_ratio;
-  /// Which share of update_ratio's elements with a gradient other than 0 the step left as they
-  /// were, since the update was too small for the format that they are trained in. A 16-bit
-  /// parameter is trained as its FP32 master, or as WeightMode says. None for one that is rounded
-  /// by chance, and in a skipped step, of which it would say nothing.
+  /// Share of update_ratio's elements with a gradient other than 0 that the step did not change,
+  /// because the update was too small for the format that they are trained in. A 16-bit parameter
+  /// is trained as its FP32 master, or as WeightMode says. None for a parameter that is rounded by
+  /// chance, and in a skipped step.
   std::optional<double> unchanged;
 };
 
-/// What the monitor saw of one step.
+/// The monitor's record of one step.
 struct StepHealth {
   /// The step's epoch and number, both from 1.
   int64_t epoch = 1, step = 1;
@@ -47,7 +47,7 @@ struct StepHealth {
 /// one.
 DEMI_API ExponentHistogram unscaled(const ExponentHistogram& scaled, double loss_scale);
 
-/// What fp16 does to gradients, as shares of all of them, 0 to 1.
+/// The effect of fp16 on gradients, as shares of all of them, 0 to 1.
 struct FlushedShares {
   double zero = 0;                 // exactly 0
   double flushed_unscaled = 0;     // below 2^-25, which fp16 rounds to 0
@@ -55,7 +55,7 @@ struct FlushedShares {
   double overflowed_unscaled = 0;  // 2^16 or more, Inf, NaN
   double overflowed_scaled = 0;    // likewise, times the loss scale
 };
-/// What the gradients of a histogram, which are times `loss_scale`, become in fp16 without that
+/// The shares for the gradients of a histogram, which are times `loss_scale`, in fp16 without that
 /// scale and with it.
 DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale);
 
@@ -69,7 +69,7 @@ DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double lo
 /// step is read, and `report` is called then, before the next observer's on_step.
 class DEMI_API Monitor : public loop::StepObserver {
  public:
-  /// Is called with each step that is read, in the training thread.
+  /// Called with each step that is read, in the training thread.
   using Report = std::function<void(const StepHealth&)>;
 
   /// Throws UsageError for `every` below 1.

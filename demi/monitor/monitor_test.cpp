@@ -73,7 +73,7 @@ TEST(Monitor, LooksAtTheFirstStepAndEachNthAfterIt) {
   }
 }
 
-// By hand: the same graph, with the scale in front of backward.
+// Compared with the same graph by hand, with the scale in front of backward.
 TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
   TwoLayers model, by_hand;
   const at::Tensor x = features().slice(0, 0, 4), y = at::arange(4) % 3;

@@ -23,7 +23,7 @@ namespace {
 
 std::atomic<OpTrace*> tracing = nullptr;
 
-// What is open in this thread: autograd's threads have their own.
+// The ops and functions that are open in this thread: autograd's threads have their own.
 struct ThreadState {
   struct Op {
     std::int64_t serial = 0;
@@ -178,7 +178,8 @@ std::unique_ptr<OpTrace::Open> OpTrace::begin(const at::RecordFunction& op) {
   return open;
 }
 
-// Which layer and op of forward made it. What is noted first counts: ops end from the inside.
+// Notes the layer and the op of forward that made the tensor. The first note counts: inner ops end
+// first.
 void OpTrace::note_node(const at::Tensor& tensor, int layer, const std::string& op) {
   if (const auto& node = tensor.grad_fn()) made_.try_emplace(node->sequence_nr(), Made{layer, op});
 }
@@ -243,7 +244,7 @@ void OpTrace::read_input(const at::Tensor& tensor, Open& open) {
     note();
     op.reads_unknown = true;
   } else {
-    // What a kernel allocates by itself, for an op inside it to write to.
+    // Memory that a kernel allocates by itself, for an op inside it to write to.
     uninitialised_.insert(memory_of(tensor));
     op.reads_garbage = true;
   }
@@ -285,7 +286,7 @@ void OpTrace::end(const at::RecordFunction& op, Open& open) {
       traced.from, [&](std::size_t i) { return i < ops().size() && ops()[i].on_purpose; });
   traced.on_purpose = !all.nan && !all.positive && !traced.reads_unknown && traced.held.empty() &&
                       (traced.from.empty() ? is_mask(traced.name) || traced.reads_mask : all_meant);
-  if (all.nan && all_meant) traced.from.clear();  // NaN begins here, of what was meant
+  if (all.nan && all_meant) traced.from.clear();  // the NaN begins here, from intended Inf
   const std::size_t index = ops().size();
   ops().push_back(std::move(traced));
   for (const at::Tensor& tensor : spoiled) {

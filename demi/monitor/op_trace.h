@@ -35,7 +35,7 @@ struct TracedOp {
   bool reads_garbage = false;     // of memory that an op inside another one is to fill
   bool reads_unknown = false;     // Inf or NaN that no op wrote
   bool has_nan = false;
-  /// It makes -Inf by design, as masks of attention do, or passes such ones on.
+  /// Whether it makes -Inf by design, as masks of attention do, or passes such -Inf on.
   bool on_purpose = false;
   std::vector<Origin::Input> inputs;
   bool starts() const { return from.empty() && !reads_unknown && held.empty(); }
@@ -89,7 +89,7 @@ class OpTrace {
   TracedOp failed_;
   std::int64_t serial_ = 0;
   int last_layer_ = -1;
-  /// What wrote the Inf or NaN in a tensor, and in a storage: an op of the present vector.
+  /// The op, in the present vector, that wrote the Inf or NaN in a tensor, and in a storage.
   std::unordered_map<const void*, std::size_t> writer_, storage_writer_;
   std::unordered_set<const void*> uninitialised_;  // storages
   struct Made {

@@ -58,7 +58,7 @@ std::string advice_on_numbers(const Origin& origin) {
   return "look at the numbers that go in, and at the learning rate";
 }
 
-// Where there is no other way to run the step that it could be compared with.
+// The advice if there is no other way to run the step to compare it with.
 std::string advice_without_trials(const Origin& origin) {
   switch (origin.place) {
     case Origin::Place::data:

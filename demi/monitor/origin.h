@@ -9,7 +9,7 @@
 
 namespace demi::monitor {
 
-/// Where an Inf or NaN of a step came from.
+/// The origin of an Inf or NaN of a step.
 struct Origin {
   /// The part of the step in which it was found.
   enum class Place : std::uint8_t {
@@ -28,9 +28,9 @@ struct Origin {
   };
   /// The step repeated in another way: whether its loss and gradients are finite.
   struct Trial {
-    /// What was switched on: the region, the loss scale.
+    /// Whether the region and the loss scale were switched on.
     bool autocast = true, scaler = true;
-    /// What the repeated step gave.
+    /// Whether loss and gradients of the repeated step were finite.
     bool loss_is_finite = false, gradients_are_finite = false;
     bool values_are_finite = true;  // of forward; read where the Inf or NaN vanishes again
   };
@@ -50,14 +50,15 @@ struct Origin {
   /// The op refused its arguments, as `masked_fill` refuses a number that fp16 does not hold: the
   /// first line of what it threw. Else "".
   std::string refusal;
-  /// Neither loss nor gradients hold it: 1 / Inf is 0.
+  /// Whether neither loss nor gradients hold it: 1 / Inf is 0.
   bool vanishes = false;
   std::vector<Input> inputs;           // of the innermost op
   std::vector<std::string> nonfinite;  // state, update, buffer: each tensor in words
   /// forward, backward: the three other ways to run the step, for a mixed or scaled run.
   std::vector<Trial> trials;
 
-  /// Without loss scaling the step is sound: a dynamic scale backs off, and nothing is wrong.
+  /// Whether the step is sound without loss scaling: a dynamic scale backs off, and nothing is
+  /// wrong.
   DEMI_API bool is_loss_scale() const;
 };
 

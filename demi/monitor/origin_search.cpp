@@ -21,7 +21,7 @@ namespace {
 
 using loop::StepView;
 
-// What stays after a step.
+// The tensors that outlive a step.
 std::vector<at::Tensor> state_of(const StepView& view) {
   std::vector<at::Tensor> all = view.module.parameters();
   for (const at::Tensor& buffer : view.module.buffers()) all.push_back(buffer);
@@ -52,12 +52,13 @@ struct OriginSearch::Impl {
   bool found_in_step = false;
   bool began = false;
   bool found_loss_scale = false;
-  std::optional<Origin> harmless;  // by a dynamic scale alone: said after what is a fault
+  std::optional<Origin> harmless;  // an overflow by a dynamic scale alone: reported after a fault
   std::set<std::string> reported;
   std::set<std::string> meant;  // ops of forward whose Inf or NaN is no fault, or is reported
-  // What holds Inf or NaN and is reported, or follows from what is, or is meant: by name_of().
+  // Tensors with Inf or NaN, by name_of(), that are reported, follow from a reported one, or are
+  // meant to hold it.
   std::set<std::string> held;
-  // That hold it at the step's beginning, or whose moments do.
+  // Parameters that hold it at the step's beginning, or whose moments do.
   std::set<std::string> spoiled_parameters;
 
   bool is_spoiled(ForwardWatch& watch) const;
@@ -105,7 +106,7 @@ void OriginSearch::Impl::add_trials(Origin& origin, const StepView& view, Repeat
     trial.loss_is_finite = all_finite({loss});
     trial.gradients_are_finite = all_finite(gradients_of(view.module));
     trial.values_are_finite = !is_spoiled(watch);
-    // What a run without a region or without a scaler has in any case.
+    // A trial of a run without a region switches none off.
     if (!mixed) trial.autocast = true;
     origin.trials.push_back(trial);
   }
@@ -137,8 +138,8 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
     say(*origin);
 }
 
-// What a program loads, or writes between two steps. No op of forward reads a moment, and the step
-// that reads it spreads it to the weight.
+// Looks for what the program loaded, or wrote between two steps. No op of forward reads a moment,
+// and the step that reads it spreads it to the weight.
 void OriginSearch::Impl::look_before(const StepView& view) {
   const bool is_first = !std::exchange(began, true);
   if (std::exchange(in_step, true)) return;

@@ -15,11 +15,11 @@ namespace demi::monitor {
 ///     trainer.add(std::make_shared<demi::monitor::OriginSearch>([](const auto& o) { ... }));
 ///     step.watch(...);   // the same, of a demi::loop::Step
 ///
-/// Before each batch buffers and the random generators' states are copied. What each op of forward
-/// gives is read; after backward loss and gradients are, and before a step and after its update
-/// weights, buffers and the optimizers' moments: the host waits for the device three times a step.
-/// What is not finite before a step was loaded, or written between two steps. If something is not
-/// finite after it, the batch is repeated under observation, then once for each trial; weights,
+/// Before each batch buffers and the random generators' states are copied. It reads the results of
+/// each op of forward, loss and gradients after backward, and weights, buffers and the optimizers'
+/// moments before a step and after its update: the host waits for the device three times a step.
+/// Inf or NaN before a step was loaded, or written between two steps. If something is not finite
+/// after the step, the batch is repeated under observation, then once for each trial; weights,
 /// gradients, buffers and random numbers are put back, so that the run continues as without. Each
 /// place is reported once, and 20 of them at most; an overflow that the loss scale alone makes
 /// (Origin::is_loss_scale) is reported once a run, and that of a dynamic scale after the first
@@ -29,7 +29,7 @@ namespace demi::monitor {
 /// Memory that no op of LibTorch writes (a raw pointer) is noticed at the next op that reads it.
 class DEMI_API OriginSearch : public loop::StepObserver {
  public:
-  /// Is called with each origin that is found, in the training thread.
+  /// Called with each origin that is found, in the training thread.
   using Report = std::function<void(const Origin&)>;
 
   /// A search begins where Inf or NaN is met: a batch throws UsageError then if another thread of

@@ -103,13 +103,13 @@ struct Job {
     trainer.fit(Rows(input, target, 6));
     return reported;
   }
-  // Of four steps, after the second.
+  // Spoils a state after the second of four steps.
   void spoil(std::function<void(torch::optim::Optimizer&)> how) {
     between_steps = std::move(how);
     options.max_steps = 4;
     options.epochs = 2;
   }
-  // What changes the output of one layer.
+  // Plants a change of one layer's output.
   void plant(int64_t layer, std::function<at::Tensor(const at::Tensor&)> fault) {
     model->plant = [layer, fault = std::move(fault)](int64_t i, const at::Tensor& x) {
       return i == layer ? fault(x) : x;

@@ -63,7 +63,8 @@ double greatest_in(const ExponentHistogram& counts) {
   return 0;
 }
 
-// Beside Inf or NaN, the greatest finite number is known to its power of two.
+// Reads the counts. If a tensor holds Inf or NaN, its greatest finite number is known to its power
+// of two.
 Read read(const TensorCounts& counted) {
   Read result{ExponentCounter::read(counted.counters),
               std::vector<double>(counted.greatest.size())};
@@ -211,20 +212,20 @@ const RangeTrace::OpKind& RangeTrace::kind_of(const at::RecordFunction& op) {
   if (kind.is_in_place || base.find("norm") != base.npos) kind.follows = StepGraph::Follows::first;
   const auto rule = rules_.find(kind.name);
   if (rule != rules_.end()) kind.category = rule->second;
-  // On a CPU it is in no list, and has a kernel that casts.
+  // It is in no list on a CPU, and has a kernel that casts.
   else if (base == "lstm")
     kind.category = OpCategory::lower_precision;
   return kind;
 }
 
-// What a region would cast, and what is counted; in a region, what it has cast.
+// Whether the tensor is counted: a region would cast it, or, in a region, has cast it.
 bool RangeTrace::is_traced(const at::Tensor& tensor) const {
   return has_numbers(tensor) && (tensor.scalar_type() == c10::kFloat ||
                                  (is_region_ && tensor::is_16_bit(tensor.scalar_type())));
 }
 
-// An op inside of one that is in a list computes in the dtype that the outer one chose. One that
-// writes to memory which an op around it gives is a part of that op.
+// An op inside one that is in a list computes in the dtype of the outer one. An op that writes to
+// memory of an op around it is a part of that op.
 std::unique_ptr<RangeTrace::Open> RangeTrace::begin_op(const at::RecordFunction& op) {
   auto open = std::make_unique<Open>();
   open->serial = serial_++;
@@ -332,7 +333,7 @@ int RangeTrace::op_index(const Open& open, const std::string& key, bool reads_we
   return at->second;
 }
 
-// Where the model casts by hand, the region's dtype counts, not the rule's.
+// Follows the region's dtype in place of the rule's if they differ: the model casts by hand.
 void RangeTrace::follow_region(int index, const std::string& key) {
   StepGraph::Op& op = graph_.ops[static_cast<std::size_t>(index)];
   const auto seen = in_region_.find(key);
@@ -390,8 +391,8 @@ bool RangeTrace::is_result(const at::Tensor& tensor) const {
   return unknown == outside_.end() || known->second.value != unknown->second;
 }
 
-// What decides on the dtype of the op's result. Tensors without a dimension do not, together with
-// others that have some.
+// Records the inputs that decide on the dtype of the op's result. Tensors without a dimension do
+// not, together with others that have some.
 void RangeTrace::read_inputs(StepGraph::Op& op, const Open& open) {
   op.inputs.clear();
   const auto counts = [&](const at::Tensor& tensor) {

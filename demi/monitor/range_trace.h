@@ -22,7 +22,7 @@
 
 namespace demi::monitor {
 
-/// How the loss of a 16-bit run is scaled.
+/// The loss scaling of a 16-bit run.
 struct TracedScale {
   double begin = 1;
   bool is_dynamic = false;  // halved until no gradient of the batch overflows, but not below 1
@@ -38,7 +38,7 @@ class RangeTrace {
   RangeTrace& operator=(const RangeTrace&) = delete;
 
   /// Ops from now on are those of the batch's forward in a region of the format: the dtypes of
-  /// what they give are noted, for the first forward in FP32.
+  /// their results are noted, for the first forward in FP32.
   void begin_in_region(const loop::StepView& view);
   /// Ops from now on are those of the batch's forward in FP32.
   void begin(const loop::StepView& view);
@@ -109,7 +109,7 @@ class RangeTrace {
   std::map<std::string, StepGraph::Follows> ruled_;  // of ops whose dtype a region has changed
   double least_scale_ = 0, greatest_scale_ = 0;
 
-  // What follows is for the present batch.
+  // The members below are for the present batch.
   std::unique_ptr<Layers> layers_;
   std::vector<std::pair<std::string, at::Tensor>> held_;
   std::shared_ptr<Counts> counts_;

@@ -25,7 +25,7 @@ class KeptParts {
             mark_part(p, c10::kFloat);
           }
   }
-  // From the back: a parameter that two parts have was marked when the second one came.
+  // Restores from the back: a parameter that two parts have was marked when the second one came.
   ~KeptParts() {
     while (!before_.empty()) {
       const auto& [parameter, dtype] = before_.back();
@@ -63,7 +63,7 @@ bool RegionTrial::is_finite(const loop::StepView& view, const OpPolicy& policy, 
     const at::Tensor loss = view.repeat(how(policy, scale));
     return all_finite({loss}) && all_finite(gradients_of(module));
   } catch (const std::exception&) {
-    return false;  // find() says which op, and why
+    return false;  // find() names the op, and the reason
   }
 }
 

@@ -27,7 +27,7 @@ class RegionTrial {
   /// Whether loss and gradients are finite in a region of the policy, with its parts in FP32. A
   /// dynamic scale is halved until they are, but not below 1, and stays there.
   bool is_finite(const loop::StepView& view, const OpPolicy& policy);
-  /// Where Inf or NaN begin, if it is not.
+  /// The origin of Inf or NaN if loss or gradients are not finite there.
   std::optional<Origin> find(const loop::StepView& view, const OpPolicy& policy);
   /// A dynamic scale begins the next batch with no more than this.
   void limit_scale(double scale) { scale_.begin = std::min(scale_.begin, scale); }

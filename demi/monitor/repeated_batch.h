@@ -16,8 +16,8 @@ bool all_finite(const std::vector<at::Tensor>& tensors);
 /// The gradients of the module's parameters; undefined for those without.
 std::vector<at::Tensor> gradients_of(const torch::nn::Module& module);
 
-/// What a repeated batch changes, apart from the gradients: copies of buffers, and the states of
-/// the random generators.
+/// The state that a repeated batch changes, apart from the gradients: copies of buffers, and the
+/// states of the random generators.
 struct Surroundings {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers;  // and their copies
   checkpoint::NamedTensors random;
@@ -26,8 +26,8 @@ struct Surroundings {
   void put_back() const;
 };
 
-/// While it lives, batches may be repeated; then gradients, buffers and random generators are as
-/// they were when it was made.
+/// Allows repeating batches while it lives. Its end restores gradients, buffers and random
+/// generators as they were when it was made.
 class RepeatGuard {
  public:
   explicit RepeatGuard(const torch::nn::Module& module);

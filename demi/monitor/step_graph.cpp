@@ -72,7 +72,8 @@ bool can_be_a_part(const Op& op, const KeptInFp32& kept) {
          !kept.layers.contains(op.layer);
 }
 
-// One that writes to its argument has its dtype, and the op that made that is kept in FP32.
+// The cure of the op, or else of the op that made its first input, and so on: an op that writes to
+// its argument has that one's dtype.
 std::optional<Cure> cure_of(const StepGraph& graph, const KeptInFp32& kept,
                             const PlacedTensor& tensor) {
   int i = tensor.op;
@@ -250,7 +251,7 @@ std::vector<Cure> CureSearch::next(const Origin& origin) {
   std::vector<Cure> cures;
   while (cures.empty()) {
     if (open_.empty()) {
-      // What gives a tensor its dtype need not be among its inputs.
+      // The tensor that gives another one its dtype need not be among its inputs.
       const int before = seen_.empty() ? static_cast<int>(graph_.ops.size()) : *seen_.begin();
       add(before - 1);
       if (open_.empty()) return {};

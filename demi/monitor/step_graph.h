@@ -53,19 +53,19 @@ struct StepGraph {
   std::vector<Value> values;
 };
 
-/// What computes in FP32, in addition to what the ops' categories say.
+/// The layers and ops that compute in FP32, beside those whose categories ask for it.
 struct KeptInFp32 {
   std::set<std::string> layers, ops;
 };
 
-/// What an op does in a region.
+/// The category of an op in a region.
 OpCategory category_of(const StepGraph::Op& op, const KeptInFp32& kept);
 
 /// Whether the op's output is in 16 bits, if these values are.
 bool gives_16_bits(const StepGraph::Op& op, const KeptInFp32& kept,
                    const std::vector<bool>& is_16_bit);
 
-/// For each value whether it is in 16 bits.
+/// Whether a value is in 16 bits, by value.
 DEMI_API std::vector<bool> values_in_16_bits(const StepGraph& graph, const KeptInFp32& kept);
 
 /// A tensor of an op that is in 16 bits.
@@ -83,23 +83,23 @@ std::vector<PlacedTensor> tensors_in_16_bits(const StepGraph& graph, const KeptI
 
 const FormatLoss& loss_of(const StepGraph& graph, const PlacedTensor& tensor);
 
-/// From this share of the L2 norm on, what is flushed to zero is a reason to compute in FP32.
+/// The least share of the L2 norm whose flush to zero is a reason to compute in FP32.
 inline constexpr double kHarmfulLoss = 0.1;
 
 /// The cures without which a tensor overflows, or loses that share of its norm; none of them can be
-/// left out. Beside those in `kept`. Tensors without a cure, such as the output of an op on the
-/// batch that writes to it, are left out.
+/// left out. Those in `kept` are not repeated. Tensors without a cure, such as the output of an op
+/// on the batch that writes to it, are left out.
 DEMI_API std::vector<Cure> find_cures(const StepGraph& graph, const KeptInFp32& kept);
 
-/// What would have the op compute in FP32, in addition to those in `kept`: its layer, else its
+/// The cure that makes the op compute in FP32, in addition to those in `kept`: its layer, else its
 /// name. None if it does already, or cannot.
 DEMI_API std::optional<Cure> cure_of_op(const StepGraph& graph, const KeptInFp32& kept, int op);
 
 /// `kept` with the cures added.
 KeptInFp32 with(KeptInFp32 kept, const std::vector<Cure>& cures);
 
-/// What has to compute in FP32 so that a batch is finite which is not: from the op at its origin
-/// backwards through forward, the nearest first, then what ran before it.
+/// Searches the parts that have to compute in FP32 so that a batch becomes finite: from the op at
+/// its origin backwards through forward, the nearest first, then what ran before it.
 class CureSearch {
  public:
   CureSearch(const StepGraph& graph, KeptInFp32 kept) : graph_(graph), kept_(std::move(kept)) {}

@@ -7,8 +7,8 @@
 
 namespace demi::monitor {
 
-/// While an observer of ops reads tensors in this thread, its own ops are not observed, not cast,
-/// and leave no graph.
+/// Keeps the ops of an observer that reads tensors in this thread from being observed or cast, and
+/// from leaving a graph.
 struct Unobserved {
   at::DisableRecordFunctionGuard unobserved;
   at::NoGradGuard no_grad;

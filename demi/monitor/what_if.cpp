@@ -38,7 +38,7 @@ std::string label_of(const StepGraph::Op& op) {
   return op.layer.empty() ? op.outer : op.outer + " in " + op.layer;
 }
 
-// Whose overflow an op passes on: that of its input, if that one overflows as well.
+// The source of an overflow that the op passes on: its input, if that one overflows as well.
 std::string origin_of(const StepGraph& graph, const PlacedTensor& tensor) {
   const auto value_of = [&](int i) -> const StepGraph::Value& {
     return graph.values[static_cast<std::size_t>(i)];
@@ -133,7 +133,8 @@ OpPolicy WhatIf::Impl::policy_with(const std::vector<Cure>& cures) const {
   return policy;
 }
 
-// What the numbers show is cured first. What is wrong even so is looked for from its origin.
+// Searches more cures if the batch is not finite with those that the numbers show: from the origin
+// of the Inf or NaN.
 void WhatIf::Impl::try_batch(const loop::StepView& view) {
   if (trial.is_finite(view, policy_with(all_cures()))) return;
   CureSearch search(trace.graph(), with(trace.kept(), all_cures()));

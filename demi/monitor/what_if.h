@@ -21,7 +21,7 @@ namespace demi::monitor {
 struct WhatIfOptions {
   /// The dtype of the run's region: fp16 or bf16.
   c10::ScalarType format = c10::ScalarType::Half;
-  /// Which op runs in what there, and the parts that are in FP32 already.
+  /// The dtypes that ops run in there, and the parts that are in FP32 already.
   OpPolicy policy = {};
   /// The loss scale at the run's beginning; 1: the loss is not scaled.
   double loss_scale = 65536;
@@ -30,20 +30,21 @@ struct WhatIfOptions {
   bool dynamic_scale = true;
 };
 
-/// What the format would do to one kind of tensor of one op, in all batches together.
+/// The effect of the format on one kind of tensor of one op, in all batches together.
 struct TensorFate {
   std::string layer;  // whose weights the op reads, else the layer before it; "": none
   std::string op;     // "addmm"
   TensorPlace place = TensorPlace::output;  // which tensor of the op
   FormatLoss loss;                          // of gradients: times the loss scale
-  /// Where an overflow comes from, if the op does not make it: "addmm in layers.0", "batch input".
+  /// The source of an overflow that the op does not make itself: "addmm in layers.0", "batch
+  /// input".
   std::string from;
 };
 
-/// What WhatIf found, and what it proposes.
+/// The findings of WhatIf, and its proposal.
 struct WhatIfResult {
   c10::ScalarType format = c10::ScalarType::Half;  // the format that was tried
-  /// How many batches were looked at, in which steps.
+  /// Number of batches that were examined, and their first and last step.
   std::int64_t batches = 0, first_step = 0, last_step = 0;
   /// The range of the loss scale over those batches.
   double least_scale = 1, greatest_scale = 1;  // of the batches
@@ -51,16 +52,16 @@ struct WhatIfResult {
   /// training, those that an op only passes on behind the others; then by the share of the norm
   /// that becomes 0; then by the share of the numbers that does, or that loses digits.
   std::vector<TensorFate> tensors;
-  /// What is to compute in FP32 so that none overflows or loses a tenth of its norm or more. None
-  /// of them can be left out.
+  /// The parts and ops that have to compute in FP32 so that no tensor overflows or loses a tenth of
+  /// its norm or more. None of them can be left out.
   std::vector<Cure> cures;
   /// WhatIfOptions::policy with the cures.
   OpPolicy policy;
-  /// Where Inf or NaN begin in a batch that no cure makes finite: the format cannot train it as it
-  /// is.
+  /// The origin of Inf or NaN in a batch that no cure makes finite: the format cannot train it as
+  /// it is.
   std::optional<Origin> uncured;
   /// The step from which on loss or gradients of the FP32 run itself are not finite, whatever the
-  /// format. Then there are no cures, and no step from it on was asked.
+  /// format. Then there are no cures, and no later step was examined.
   std::optional<std::int64_t> diverged;
 
   /// The parts among the cures, as --fp32-part of the program takes them.

@@ -92,7 +92,7 @@ train::TrainerOptions options_of(const Case& one, torch::nn::Module& model, cons
   return options;
 }
 
-// What the fp16 run does: "" if it trains. `settles`: the scale may take as long as it needs to
+// The fault of the fp16 run; "" if it trains. `settles`: the scale may take as long as it needs to
 // find its place, if it has found it ten steps before the end.
 std::string truth_of(const Case& one, const OpPolicy& policy = {}, bool settles = false) {
   Small model = model_of(one);

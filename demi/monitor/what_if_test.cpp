@@ -42,7 +42,7 @@ TEST(WhatIf, ASoundModelNeedsNothing) {
   EXPECT_EQ(result.last_step, 6);
 }
 
-// By hand: the same products, once more.
+// Compared with the same products by hand.
 TEST(WhatIf, CountsWhatEachTensorWouldLose) {
   Plain model(1e5);
   const at::Tensor x = input_rows().slice(0, 0, 4);

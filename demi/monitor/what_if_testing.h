@@ -106,8 +106,8 @@ inline const TensorFate* find(const WhatIfResult& result, const std::string& lay
   return nullptr;
 }
 
-// What LibTorch's dispatcher makes of the same forward pass in a region, against what is said of
-// FP32. By op: the names of those whose output is 16 bits.
+// The ops whose output is 16 bits when the same forward pass runs in a region, by LibTorch's
+// dispatcher, to compare with the prediction from FP32.
 inline std::set<std::string> ops_in_16_bits(const std::function<at::Tensor()>& forward) {
   static thread_local std::set<std::string>* seen = nullptr;
   static thread_local int depth = 0;

@@ -13,7 +13,7 @@ namespace {
 
 using namespace testing;
 
-/// What the optimizer has made of the parameter, and its state.
+/// The parameter after the optimizer's steps, and its state.
 std::vector<at::Tensor> after_steps(Optimizer& optimizer, const at::Tensor& p, int steps) {
   for (int step = 0; step < steps; ++step) {
     set_grad(p, gradient(p, p.scalar_type(), step));
@@ -41,7 +41,7 @@ TEST(AtenPasses, RootsAreTheNearestNumbers) {
   }
 }
 
-// As a parameter of one element, which has the same numbers.
+// Stepped like a parameter of one element, which has the same numbers.
 TEST(AtenPasses, ParametersWithoutDimensionsAreStepped) {
   const ScopedEnvironment forced("DEMI_KERNELS", "aten");
   for (const Kind& kind : kKinds) {

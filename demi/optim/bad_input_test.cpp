@@ -1,5 +1,5 @@
-// What no training should hand to an optimizer, and some does: an error before anything is changed,
-// or the right step.
+// Arguments that no training should pass to an optimizer, and some do: an error before anything is
+// changed, or the right step.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

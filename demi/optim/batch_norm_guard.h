@@ -33,14 +33,15 @@ class DEMI_API BatchNormGuard {
   void remember();
   /// The statistics become what remember() has kept.
   void restore();
-  /// Does not synchronise: a device decides itself.
+  /// Restores the statistics if the step was skipped. Does not synchronise: a device decides
+  /// itself.
   void restore_if_skipped(const StepResult& result);
-  /// The same if all of them were skipped.
+  /// Restores the statistics if all of these steps were skipped.
   void restore_if_skipped(const std::vector<StepResult>& results);
-  /// What remember() has kept, by the buffer's name. The tensors are the guard's own.
+  /// The values that remember() kept, by the buffer's name. The tensors are the guard's own.
   std::map<std::string, at::Tensor> kept() const;
-  /// In place of remember(), with what kept() gave. Buffers that it does not name are remembered as
-  /// they are.
+  /// Remembers these values, which kept() returned. Buffers that are not among them are remembered
+  /// with their present values.
   void remember(const std::map<std::string, at::Tensor>& kept);
 
  private:

@@ -70,7 +70,8 @@ at::Tensor total_norm(const ByOwner& owned, double norm_type) {
   return at::linalg_vector_norm(at::stack(norms), norm_type);
 }
 
-/// Of gradients that no demi optimizer holds, which it would step in fp32 factors.
+/// Whether there is an fp64 gradient that no demi optimizer holds: a demi optimizer's factors are
+/// fp32.
 bool has_fp64(const ByOwner& owned) {
   const auto loose = owned.find(nullptr);
   return loose != owned.end() &&

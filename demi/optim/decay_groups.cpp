@@ -9,10 +9,10 @@ namespace demi::optim {
 
 namespace {
 
-/// By children(): modules() needs a module that a shared_ptr holds.
+/// Goes by children(), since modules() needs a module that a shared_ptr holds.
 void sort_parameters(const torch::nn::Module& module, DecayGroups& groups,
                      std::unordered_set<const at::TensorImpl*>& seen) {
-  // Its weight has as many dimensions as the shape it normalises.
+  // A LayerNorm's weight has as many dimensions as the shape that it normalises.
   const bool norm = dynamic_cast<const torch::nn::LayerNormImpl*>(&module) != nullptr;
   for (const auto& parameter : module.parameters(/*recurse=*/false)) {
     if (!seen.insert(parameter.unsafeGetTensorImpl()).second) continue;

@@ -228,7 +228,7 @@ TEST(DeviceStep, TheHostWaitsForNothing) {
   }
 }
 
-// As a CUDA graph does: launches and their arguments are taken down once, and run again.
+// Launches and their arguments are recorded once, and run again, as by a CUDA graph.
 TEST(DeviceStep, ACapturedStepIsReplayed) {
   for (const Kind& kind : kKinds) {
     SCOPED_TRACE(kind.name);

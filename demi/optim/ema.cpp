@@ -58,7 +58,7 @@ std::optional<at::Tensor> all_skipped(const Steps& steps) {
   return skipped;
 }
 
-/// What the optimizer of a step updates of the tensor, in fp32, or undefined.
+/// The fp32 numbers that the optimizer of a step updates for the tensor, or undefined.
 at::Tensor updated_weight(const std::vector<StepResult>& results, const at::Tensor& tensor) {
   if (tensor.scalar_type() != at::kHalf && tensor.scalar_type() != at::kBFloat16) return {};
   for (const StepResult& result : results) {
@@ -168,8 +168,8 @@ void EMA::swap() {
     return restore();
   }
   const at::NoGradGuard no_grad;
-  // Into tensors of their own dtypes: an average does not go through 16 bits and back. All of them
-  // before any is written to, since tensors may share memory.
+  // Parks weights in their own dtypes: an average does not go through 16 bits and back. All are
+  // parked before any is written to, since tensors may share memory.
   for (Entry& entry : entries_) entry.parked = entry.tensor.detach().clone();
   for (Entry& entry : entries_) entry.tensor.copy_(averages_.at(entry.names.front()));
   for (Entry& entry : entries_)

@@ -35,9 +35,10 @@ class DEMI_API EMA {
 
   /// Moves the averages towards the weights, after a step.
   void update();
-  /// The same, unless the step was skipped. A device decides that itself, and nothing waits. Of a
-  /// 16-bit parameter of demi's optimizers what is averaged is what it is trained as, and not its
-  /// rounding. Throws UsageError where another process keeps that (ShardedOptimizerState).
+  /// Moves the averages, unless the step was skipped. A device decides that itself, and nothing
+  /// waits. For a 16-bit parameter of demi's optimizers the average is that of the numbers that are
+  /// trained, not of their rounding. Throws UsageError if another process keeps those
+  /// (ShardedOptimizerState).
   void update(const StepResult& result);
   /// The steps of several optimizers: an average follows those that hold its parameter, and stays
   /// if they were all skipped. Buffers, and parameters that no optimizer holds, stay if all steps
@@ -55,8 +56,8 @@ class DEMI_API EMA {
   /// is_swapped().
   void restore();
 
-  /// While this object lives, the averages are in the weights' places. The weights come back, too,
-  /// if an exception ends its scope.
+  /// Puts the averages in the weights' places while it lives. The weights come back, too, if an
+  /// exception ends its scope.
   class DEMI_API InPlace {
    public:
     /// Throws UsageError if the averages are in place already.
@@ -72,7 +73,8 @@ class DEMI_API EMA {
   /// Whether the averages are in the place of the weights now.
   bool is_swapped() const { return swapped_; }
 
-  /// By the module's parameter or buffer name; of a tensor with several names, by its first.
+  /// The averages by the module's parameter or buffer name; a tensor with several names has its
+  /// first.
   const std::map<std::string, at::Tensor>& averages() const { return averages_; }
   /// A tensor with several names is read under any of them. Throws UsageError if names or shapes
   /// differ, and then changes nothing. Lets go of each tensor once it is copied.
@@ -91,8 +93,8 @@ class DEMI_API EMA {
   };
 
   void add(const std::string& name, const at::Tensor& tensor, bool is_buffer);
-  /// `skipped`: fp32, (), decides on its device; undefined: not skipped. `fp32`: what is averaged
-  /// instead of the tensor, or undefined.
+  /// `skipped`: fp32, (), decides on its device; undefined: not skipped. `fp32`: the numbers to
+  /// average in place of the tensor, or undefined.
   void update_entry(Entry& entry, const at::Tensor& skipped, const at::Tensor& fp32);
   /// The one among `averages` that stands under a name of the entry, or the end.
   static std::map<std::string, at::Tensor>::const_iterator find(

@@ -15,7 +15,7 @@ at::Tensor fp32_weight(const torch::optim::Optimizer& optimizer, const at::Tenso
   if (!state) return {};
   if (state->remainder.defined()) return converted_weight(parameter, state->remainder);
   if (!state->master.defined()) return {};
-  // Where the program has written the parameter since, that counts.
+  // Elements that the program has written to since count in place of the master's.
   const at::NoGradGuard no_grad;
   const at::Tensor same = state->master.to(parameter.scalar_type()) == parameter;
   return at::where(same, state->master, parameter.to(at::kFloat));

@@ -6,7 +6,7 @@
 
 namespace demi::optim::testing {
 
-/// One parameter under an optimizer of kKinds, by its paper's formula in fp64. Flat.
+/// A parameter under an optimizer of kKinds, by its paper's formula in fp64. Flat.
 struct Formula {
   Formula(KindId which, at::Tensor start) : kind(which), weight(std::move(start)) {}
 

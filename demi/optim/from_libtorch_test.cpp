@@ -397,7 +397,7 @@ TEST(FromLibTorch, DemisArchivesOfCodedMomentsLoadIntoLibTorchs) {
   expect_coded_to_be_read<RMSprop, torch::optim::RMSprop>(RMSpropOptions(0.05).momentum(0.5));
 }
 
-// As demi wrote them before: the count of steps is a tensor.
+// Archives as demi once wrote them: the count of steps is a tensor.
 TEST(FromLibTorch, OlderArchivesOfDemiAreRead) {
   const at::Tensor p = parameter({6});
   Adam mine({p}, AdamOptions(0.05));

@@ -160,7 +160,7 @@ bool OptimizerState::Impl::is_unchanged() const {
 
 namespace {
 
-/// What is lost of weights that are kept in another mode than they were saved in.
+/// Warns of the precision that weights lose by another mode than they were saved in.
 void warn_of_modes(const std::vector<GroupedMember>& members, WeightMode mode) {
   int64_t weights = 0;
   double greatest = 0;

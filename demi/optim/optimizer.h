@@ -35,24 +35,24 @@ namespace demi::optim {
 /// own (DEMI_KERNELS=aten on any), where tensor operations do the same.
 class DEMI_API Optimizer : public OptimizerState {
  public:
-  /// What is recorded for a step, the copies and the hooks follow. Whatever refers to the optimizer
-  /// by address (a Scheduler, ShardedOptimizerState, GradScaler between unscale_() and update()) is
-  /// to be made anew. The other one may then only be destroyed or assigned to: its calls throw
-  /// UsageError.
+  /// Moves the state, the records for the next step, the copies and the hooks. Objects that refer
+  /// to the optimizer by address (a Scheduler, ShardedOptimizerState, GradScaler between unscale_()
+  /// and update()) have to be made anew. The other optimizer may then only be destroyed or assigned
+  /// to: its calls throw UsageError.
   Optimizer(Optimizer&& other) noexcept;
-  /// The same. Gives up the parameters that it had before.
+  /// Moves `other` here as the constructor does. Gives up the parameters that it had before.
   Optimizer& operator=(Optimizer&& other) noexcept;
 
   /// Takes a step with the present gradients, or skips it and then changes nothing at all. Throws
   /// UsageError for a gradient that does not fit its parameter, before anything is changed.
   at::Tensor step(LossClosure closure = nullptr) override;
 
-  /// As torch::optim's, but checks first, so that a wrong group is not added. Options that the
-  /// group does not set are those of the optimizer. Throws UsageError for the options of another
-  /// optimizer and for an optimizer that shares its state.
+  /// Adds a group as torch::optim's does, but checks it first: a wrong group is not added. Options
+  /// that the group does not set are those of the optimizer. Throws UsageError for the options of
+  /// another optimizer and for an optimizer that shares its state.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
-  /// What the last step did. A step without check (skip_nonfinite off, no scaler, no clipping)
+  /// The result of the last step. A step without check (skip_nonfinite off, no scaler, no clipping)
   /// counts as not skipped and has no norm.
   const StepResult& last_step() const;
 

@@ -49,7 +49,7 @@ struct OptimizerState::Impl final : MemberSource {
   void adopt();
   /// Throws UsageError for an optimizer that shares its state.
   void require_unshared(const char* what) const;
-  /// To the optimizer that it now belongs to.
+  /// Makes `to` the optimizer that it belongs to.
   void move_to(optim::Optimizer& to);
 
   optim::Optimizer* optimizer = nullptr;

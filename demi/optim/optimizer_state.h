@@ -19,9 +19,9 @@ class PendingStep;
 class StateShare;
 struct Rule;
 
-/// What one of demi's optimizers keeps from step to step: moments, counts and learning rates, how
-/// they are saved and loaded, and which of them this process keeps. The base of Optimizer, which a
-/// loop calls; checkpoints, scalers and sharded states call this.
+/// The state that an optimizer of demi's keeps from step to step: moments, counts and learning
+/// rates, how they are saved and loaded, and which of them this process keeps. The base of
+/// Optimizer, which a loop calls; checkpoints, scalers and sharded states call this.
 class DEMI_API OptimizerState : public torch::optim::Optimizer {
  public:
   ~OptimizerState() override;
@@ -29,11 +29,12 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
   /// The name of the update rule, as its class has it: "AdamW".
   const char* rule_name() const;
 
-  /// What GradScaler and clip_grad_* record for the next step. It lives as long as the optimizer.
+  /// The records that GradScaler and clip_grad_* make for the next step. They live as long as the
+  /// optimizer.
   PendingStep& pending();
 
-  /// StepOptions::low_precision_grads from here on. Off: gradients of 16 bits become fp32, with
-  /// what was recorded for them.
+  /// Sets StepOptions::low_precision_grads from here on. Off: gradients of 16 bits become fp32, and
+  /// their records are applied.
   void set_low_precision_grads(bool on);
   bool low_precision_grads() const;
 
@@ -59,12 +60,13 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
   /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState;
   /// "taken", int64, (); "scheduled_rates.GROUP", fp64, (steps), of groups that have such rates;
   /// "accepted_norms", fp32, (128), with NormLimit::deviations: the norms of the last steps taken.
-  /// The tensors are those of the state itself, which the next step writes to. Of an optimizer that
-  /// shares its state: the own part, and what set_others_state() added.
+  /// The tensors are those of the state itself, which the next step writes to. If the optimizer
+  /// shares its state, they are its own part, and the tensors of set_others_state().
   std::map<std::string, at::Tensor> state_tensors() const;
-  /// Throws UsageError for a name or shape that is not this optimizer's, a moment that is missing,
-  /// a count that cannot be, and under StepOptions::strict_state for what was saved in another
-  /// form, and then changes nothing. Rates that are missing stay as they are.
+  /// Loads such tensors. Throws UsageError, and then changes nothing, for a name or shape that is
+  /// not this optimizer's, a missing moment, an impossible count, and, under
+  /// StepOptions::strict_state, a state that was saved in another form. Rates that are missing stay
+  /// as they are.
   void load_state_tensors(const std::map<std::string, at::Tensor>& tensors);
 
   /// The options of each parameter group as numbers, under torch.optim's names: "lr", "betas.0",
@@ -85,7 +87,7 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
   /// that does not fit, and then changes nothing.
   void load(torch::serialize::InputArchive& archive) override;
 
-  /// From here on this process keeps the state of the parameters that `share` holds, and drops that
+  /// Shares the state: this process keeps that of the parameters that `share` holds, and drops that
   /// of the others. A step reads the gradients of all parameters (finite? norm), updates those that
   /// are held, and calls share->exchange(). bytes_per_parameter() counts those that are held.
   /// Throws UsageError for an optimizer that shares its state already.

@@ -21,14 +21,14 @@ void each_option(const Rule& rule, OptimizerOptions& own, const Call& call) {
     std::visit([&call, name = name](auto* value) { call(name, *value); }, place);
 }
 
-/// Of options that are only read, and of any accepted type.
+/// Calls call(name, value) for each option, of any accepted type, for reading alone.
 template <class Call>
 void each_value(const Rule& rule, const OptimizerOptions& options, const Call& call) {
   const std::unique_ptr<OptimizerOptions> own = own_options(rule, options);
   each_option(rule, *own, [&](const char* name, const auto& value) { call(name, value); });
 }
 
-/// Takes the number out of `numbers`. Leaves `value` as it is if there is none.
+/// Moves the number from `numbers` to `value`, which stays if there is none.
 void take_number(StateDict& numbers, const std::string& name, double& value) {
   if (const auto taken = numbers.extract(name)) value = taken.mapped();
 }

@@ -22,7 +22,7 @@ using torch::optim::OptimizerOptions;
 using OptionList =
     std::vector<std::pair<const char*, std::variant<double*, bool*, std::tuple<double, double>*>>>;
 
-/// What sets one of demi's optimizers apart: the rule of its update, and the options of its groups.
+/// The definition of an optimizer: the rule of its update, and the options of its groups.
 struct Rule {
   kernels::UpdateRule id;
   std::string name;      // "AdamW"
@@ -67,23 +67,23 @@ Rule make_rule(kernels::UpdateRule id, const std::string& name, List list, Numbe
 
 /// Options of the rule's own type. Throws UsageError for those of another optimizer.
 std::unique_ptr<OptimizerOptions> own_options(const Rule& rule, const OptimizerOptions& given);
-/// The same for a group that was given these. As in LibTorch 2.15, an option that has the value of
-/// fresh options was not set, and is that of `defaults`, which are of the rule's type.
+/// Such options for a group that was given these. As in LibTorch 2.15, an option that has the value
+/// of fresh options was not set, and is that of `defaults`, which are of the rule's type.
 std::unique_ptr<OptimizerOptions> merged_options(const Rule& rule, const OptimizerOptions& given,
                                                  const OptimizerOptions& defaults);
-/// In place, since users hold references. `options`: of the rule's type.
+/// Assigns the options in place, since users hold references. `options`: of the rule's type.
 void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
                     const OptimizerOptions& options);
 
-/// For options that only one rule has. Throws UsageError that names both if the value is below 0,
-/// Inf or NaN.
+/// Throws UsageError, which names optimizer and option, if the value is below 0, Inf or NaN. For
+/// options that only one rule has.
 void require_not_negative(const std::string& optimizer, const char* option, double value);
 
-/// For the kernels. Throws UsageError that names the optimizer and the option that is out of its
-/// range.
+/// The group's numbers for the kernels. Throws UsageError that names the optimizer and the option
+/// that is out of its range.
 kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options);
 
-/// As plain numbers: a pair as "betas.0" and "betas.1", a flag as 0 or 1.
+/// The options as plain numbers: a pair as "betas.0" and "betas.1", a flag as 0 or 1.
 StateDict to_numbers(const Rule& rule, const OptimizerOptions& options);
 /// A copy with these numbers in place of its own. Throws UsageError for a name that the rule does
 /// not have, and for a flag that is neither 0 nor 1.

@@ -13,10 +13,10 @@ namespace demi::optim {
 
 struct Rule;
 
-/// For torch::save and torch::load of a group's options.
+/// Writes a group's options for torch::save.
 DEMI_API void write_options(torch::serialize::OutputArchive& archive, const Rule& rule,
                             const torch::optim::OptimizerOptions& options);
-/// An option that the archive does not have stays as it is.
+/// Reads them for torch::load. An option that the archive does not have stays as it is.
 DEMI_API void read_options(torch::serialize::InputArchive& archive, const Rule& rule,
                            torch::optim::OptimizerOptions& options);
 
@@ -38,23 +38,23 @@ DEMI_API void read_options(torch::serialize::InputArchive& archive, const Rule& 
  private:                                                   \
   static_assert(true) /* takes the semicolon */
 
-/// How a schedule of the momentum reaches the options of any rule.
+/// The interface by which a schedule of the momentum sets it in the options of any rule.
 struct DEMI_API ScheduledMomentum {
   virtual ~ScheduledMomentum() = default;
   /// `momentum`, or the first of `betas`. Returns false if the rule has neither.
   virtual bool set_momentum(double value) = 0;
 };
 
-/// What an optimizer asks a group about the states of its parameters.
+/// A group's setting for the states of its parameters.
 struct DEMI_API StateStorage {
   virtual ~StateStorage() = default;
   bool in_fp32 = false;  // moments of this group stay in FP32
 };
 
-/// What the options of all optimizers share: torch::save, torch::load, the learning rate, copies.
-/// `Base`: LibTorch's options of the same name, or OptimizerCloneableOptions. Self::rule() names
-/// the options, each of which is a TORCH_ARG (LibTorch's accessors) or a DEMI_TORCH_OPTION: a macro
-/// that makes both from one list would hide what users read first.
+/// The functions that the options of all optimizers share: torch::save, torch::load, the learning
+/// rate, copies. `Base`: LibTorch's options of the same name, or OptimizerCloneableOptions.
+/// Self::rule() names the options, each of which is a TORCH_ARG (LibTorch's accessors) or a
+/// DEMI_TORCH_OPTION: a macro that makes both from one list would hide what users read first.
 template <class Self, class Base = torch::optim::OptimizerCloneableOptions<Self>>
 struct DEMI_API RuleOptions : public Base, public ScheduledMomentum, public StateStorage {
   RuleOptions() = default;
@@ -67,8 +67,8 @@ struct DEMI_API RuleOptions : public Base, public ScheduledMomentum, public Stat
   void serialize(torch::serialize::InputArchive& archive) override {
     read_options(archive, Self::rule(), *this);
   }
-  /// The states of this group stay in FP32, whatever StepOptions::moments says. Not saved: a
-  /// program says it, as it says StepOptions.
+  /// Keeps the states of this group in FP32, whatever StepOptions::moments says. Not saved: like
+  /// StepOptions, it is the program's setting.
   Self& fp32_states(bool on) {
     in_fp32 = on;
     return self();

@@ -28,7 +28,7 @@ namespace {
 
 using torch::serialize::InputArchive;
 
-/// In an archive NAME is a state in FP32, and NAME_coded what it was decoded from.
+/// An archive's NAME is a state in FP32; NAME_coded is the coded state that it was decoded from.
 constexpr std::string_view kCoded = "_coded";
 
 std::string scheduled_rates_of(size_t group) { return "scheduled_rates." + std::to_string(group); }
@@ -42,7 +42,7 @@ std::string scheduled_rates_of(size_t group) { return "scheduled_rates." + std::
                     .advice = "load what was saved from the same model and optimizer"});
 }
 
-/// Whose scales `name` names, or null.
+/// The state whose scales have this name, or null.
 const kernels::State* find_scaled(const Rule& rule, const std::string& name) {
   for (const kernels::State& state : kernels::info_of(rule.id).states)
     if (name == scale_name(state.name)) return &state;
@@ -55,7 +55,7 @@ const kernels::State* find_state(const Rule& rule, const std::string& name) {
   return nullptr;
 }
 
-/// Of updates or steps taken. Python's optimizers count in floating point.
+/// Reads the count of updates or steps taken. Python's optimizers count in floating point.
 int64_t read_count(const std::string& name, const at::Tensor& count) {
   if (count.numel() != 1)
     refuse_state("a step count in the state is not a whole number of 0 or more",
@@ -95,7 +95,7 @@ void require_moments(ParamState& state, const std::string& prefix, const Rule& r
   if (!state.step.defined() && state.tensors().size() == 1 && state.master.defined())
     return;  // before its first step: a weight that was put there, and nothing else
   for (const kernels::State& one : kernels::info_of(rule.id).states) {
-    // One that only some groups keep is made at the next step.
+    // A state that only some groups keep is made at the next step.
     if (one.kept_if != 0 || state[one.name].defined()) continue;
     refuse_state(std::string("the state has no ") + one.name,
                  "parameter " + prefix.substr(0, prefix.size() - 1), "the state of " + rule.name);
@@ -194,7 +194,7 @@ const char* form_of(const at::Tensor& state) {
   return !codec ? "fp32" : has_scales(*codec) ? "int8" : "bf16";
 }
 
-/// What is lost of the states that are kept in another form than they were saved in.
+/// The error of states that are kept in another form than they were saved in.
 struct CodingError {
   int64_t states = 0;
   double greatest = 0;
@@ -239,7 +239,7 @@ void warn_of_coding(const LoadedState& loaded, const Rule& rule,
 
 namespace {
 
-/// How the weight itself is kept beside its parameter.
+/// The name of the form in which the weight is kept beside its parameter.
 const char* form_of_weight(const ParamState& state) {
   if (state.master.defined()) return name_of(WeightMode::master);
   if (!state.remainder.defined()) return "no more than the parameter";
@@ -401,8 +401,8 @@ namespace {
 
 using torch::serialize::OutputArchive;
 
-/// LibTorch's optimizers read the step count as a number, and states in FP32. What lies in fewer
-/// bytes is there, too, for demi's.
+/// LibTorch's optimizers read the step count as a number, and states in FP32. States in fewer bytes
+/// are written, too, for demi's.
 void write_parameter(OutputArchive& states, const std::string& key, const std::string& prefix,
                      const Rule& rule, const NamedTensors& tensors) {
   OutputArchive state(states.compilation_unit());

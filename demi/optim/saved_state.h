@@ -17,7 +17,7 @@ namespace demi::optim {
 
 using NamedTensors = std::map<std::string, at::Tensor>;  // as Optimizer::state_tensors()
 
-/// What torch::save wrote of an optimizer.
+/// An optimizer's archive, as torch::save wrote it.
 struct Archived {
   NamedTensors tensors;
   std::vector<std::unique_ptr<OptimizerOptions>> options;  // by group
@@ -36,24 +36,24 @@ Archived read_archive(torch::serialize::InputArchive& archive, const Rule& rule,
                       const std::vector<size_t>& group_sizes);
 
 struct LoadedState {
-  /// By parameter, through all groups. Null: no state.
+  /// The states by parameter, through all groups. Null: no state.
   std::vector<std::unique_ptr<ParamState>> of;
   int64_t taken = 0;
 };
 
-/// Copies `tensors` into states of these parameters, and lets go of each one once it is copied.
-/// Those that are not `held` are checked alone.
+/// Copies `tensors` into states of these parameters, and releases each one once it is copied.
+/// States of parameters that are not `held` are only checked.
 LoadedState read_state(NamedTensors tensors, const Rule& rule,
                        const std::vector<at::Tensor>& parameters, const std::vector<bool>& held);
 
 /// A parameter's state in the form of this optimizer's: demi's, or that of torch::optim's SGD, Adam
-/// or AdamW, whose tensors are copied. Null for one that holds nothing. Throws UsageError for any
-/// other, and for one that lacks what the rule needs.
+/// or AdamW, whose tensors are copied. Null for an empty state. Throws UsageError for any other
+/// state, and for one that lacks a tensor of the rule.
 std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& state,
                                       const Rule& rule, const at::Tensor& parameter);
 
-/// Scheduled rates by group, fp64, (steps), on the CPU: what stands in `tensors` as
-/// "scheduled_rates.GROUP", and is taken out.
+/// Takes the scheduled rates, "scheduled_rates.GROUP", out of `tensors`: by group, fp64, (steps),
+/// on the CPU.
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups);
 
 /// Throws UsageError for a weight or a state that this optimizer would keep in another form than it
@@ -62,14 +62,14 @@ void require_own_forms(const LoadedState& loaded, const Rule& rule,
                        const std::vector<at::Tensor>& parameters,
                        const std::vector<kernels::Group>& groups, const StepOptions& options);
 
-/// One warning, with the greatest error, if states that were saved in FP32 are to be kept in fewer
+/// Warns once, with the greatest error, if states that were saved in FP32 are to be kept in fewer
 /// bits. `groups`: of each parameter.
 void warn_of_coding(const LoadedState& loaded, const Rule& rule,
                     const std::vector<at::Tensor>& parameters,
                     const std::vector<kernels::Group>& groups, Moments moments);
 
-/// The norms that StepOptions::skip_norm_above is computed of, which are taken out; undefined if
-/// there are none. Throws UsageError for what they cannot be.
+/// Takes the norms for StepOptions::skip_norm_above out of `tensors`; undefined if there are none.
+/// Throws UsageError for impossible norms.
 inline constexpr auto kAcceptedNorms = "accepted_norms";
 at::Tensor take_accepted_norms(NamedTensors& tensors);
 

@@ -15,8 +15,8 @@ bool is_embedding(const torch::nn::Module& module) {
          dynamic_cast<const torch::nn::EmbeddingBagImpl*>(&module) != nullptr;
 }
 
-/// The parameters of all embeddings, or of all that are none, that were not taken before. By
-/// children(): modules() needs a module that a shared_ptr holds.
+/// Takes the parameters of all embeddings, or of all other modules, that were not taken before.
+/// Goes by children(), since modules() needs a module that a shared_ptr holds.
 void take(const torch::nn::Module& module, bool embeddings, Taken& taken,
           std::vector<at::Tensor>& to) {
   if (is_embedding(module) == embeddings)

@@ -14,9 +14,9 @@ class Module;
 
 namespace demi::optim {
 
-/// A module's parameters by how their states are kept. Weights of embeddings (Embedding and
-/// EmbeddingBag of torch::nn) are in `fp32`: a row that few steps see has moments that are mostly
-/// decay, and its rare gradients are what a rounding would blur first.
+/// A module's parameters by the form of their states. Weights of embeddings (Embedding and
+/// EmbeddingBag of torch::nn) are in `fp32`: a row that few steps use has moments that are mostly
+/// decay, and rounding would blur its rare gradients first.
 struct StateGroups {
   /// Each parameter of the module is in one of the two; the states of `coded` may be of fewer bits.
   std::vector<at::Tensor> fp32, coded;

@@ -16,9 +16,9 @@ class DEMI_API StateShare {
   /// Whether this process keeps the parameter's state and updates it.
   virtual bool holds(std::size_t parameter) const = 0;
 
-  /// Before each step, which it refuses by an exception if exchange() could not follow.
+  /// Called before each step. Throws if exchange() could not follow.
   virtual void before_step() const {}
-  /// After each step: brings the parameters that other processes updated.
+  /// Called after each step: brings the parameters that other processes updated.
   virtual void exchange(const StepResult& result) = 0;
 };
 

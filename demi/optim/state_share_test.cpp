@@ -68,7 +68,7 @@ struct Holder {
   std::vector<bool> skipped;
 };
 
-// What the other holder has written, as an exchange brings it.
+// Brings the other holder's results, as an exchange does.
 void bring(const Holder& from, std::size_t held, Holder& to) {
   const at::NoGradGuard no_grad;
   for (std::size_t i = held; i < to.parameters.size(); i += kHolders)

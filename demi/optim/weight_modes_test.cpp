@@ -62,14 +62,14 @@ void step(Optimizer& optimizer, const Weights& weights, int from, int to) {
   }
 }
 
-/// To nearest, ties away from zero, of numbers of moderate size.
+/// Rounds to nearest, ties away from zero, for numbers of moderate size.
 at::Tensor ties_away(const at::Tensor& x) {
   const at::Tensor down = x.view(at::kInt).bitwise_and(~0xFFFF).view(at::kFloat);
   const at::Tensor up = (x.view(at::kInt).bitwise_and(~0xFFFF) + 0x10000).view(at::kFloat);
   return at::where((x - down).abs() < (up - x).abs(), down, up).to(at::kBFloat16);
 }
 
-/// What the optimizer trains.
+/// The numbers that the optimizer trains.
 at::Tensor trained(const Optimizer& optimizer, const at::Tensor& parameter) {
   const at::Tensor fp32 = fp32_weight(optimizer, parameter);
   return fp32.defined() ? fp32 : parameter.detach().to(at::kFloat);
@@ -375,7 +375,7 @@ TEST(WeightModes, GoOnWhereTheyWereSavedInFp16) {
       }
 }
 
-/// What a state of one mode loaded into another says, and whether anything has changed.
+/// The warning when a state of one mode is loaded into another, and whether anything has changed.
 std::string strict_load(AdamW& first, const Weights& p, AdamW& second, const Weights& q,
                         bool archived) {
   const auto before = second.state_tensors();

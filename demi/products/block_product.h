@@ -31,9 +31,9 @@ DEMI_API void multiply(const float* a, std::int64_t a_stride, const Panels<float
                        bool add);
 DEMI_API void release_block_products();
 
-/// Whether LibTorch's work on this processor. Tried once.
+/// Whether LibTorch's block products of FP32 work on this processor. Tried once.
 DEMI_API bool has_fp32_block_products();
-/// In bf16 LibTorch has them with AMX alone.
+/// Whether LibTorch's block products of bf16 work here: it has them with AMX alone.
 DEMI_API bool has_bf16_block_products();
 /// Whether multiply() of bf16 can run: LibTorch's, or demi's with AVX512_BF16.
 DEMI_API bool multiplies_bf16_blocks();

@@ -23,9 +23,9 @@ using torch::autograd::variable_list;
 // and add little to the peak of memory.
 constexpr int64_t kPiecePerThread = 1 << 18;
 
-// With one thread LibTorch gives smaller batches to its own convolutions, which take up to twice
-// oneDNN's time; and each call costs. If so many examples have at most so many elements, 16 MiB, a
-// piece has no fewer.
+// The least examples of a piece, if so many have at most kMostElements elements (16 MiB): with one
+// thread LibTorch uses its own convolutions for smaller batches, which take up to twice oneDNN's
+// time; and each call costs.
 constexpr int64_t kLeastExamples = 16, kMostElements = 1 << 22;
 
 at::Tensor fp32(const at::Tensor& tensor) { return tensor.to(at::kFloat); }
@@ -35,8 +35,8 @@ std::optional<at::Tensor> fp32_or_none(const at::Tensor& tensor) {
 }
 
 /// Calls work(first, n) for pieces of a batch of examples with that many elements, none of which is
-/// much smaller than the others. A gradient of so many `weights` is summed over the pieces, which
-/// are made as large.
+/// much smaller than the others. If a gradient of `weights` elements is summed over the pieces,
+/// each has at least as many.
 template <class Work>
 void for_pieces(int64_t batch, int64_t elements, int64_t weights, const Work& work) {
   elements = std::max<int64_t>(1, elements);

@@ -22,7 +22,7 @@ using torch::autograd::variable_list;
 constexpr int64_t kPiece = 1 << 21;
 constexpr int64_t kColumns = 64;
 
-/// How much of a long side is taken at a time beside `other`.
+/// The part of a long side that is taken at a time beside `other`.
 int64_t at_once(int64_t other) { return std::max(kColumns, kPiece / other / kColumns * kColumns); }
 
 struct Scales {
@@ -59,8 +59,8 @@ void multiply_wide(const at::Tensor& out, const at::Tensor& addend, const at::Te
   }
 }
 
-/// As multiply_wide(), for a long k: out whole in FP32, sums over some of a's columns and b's rows
-/// at a time.
+/// Multiplies as multiply_wide() does, for a long k: sums over some of a's columns and b's rows at
+/// a time, with the whole of out in FP32.
 void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
                    const at::Tensor& b, const Scales& scales) {
   Widened widened_a, widened_b;
@@ -86,7 +86,7 @@ void multiply(const at::Tensor& out, const at::Tensor& addend, const at::Tensor&
   multiply_wide(out.t(), addend.defined() ? addend.t() : addend, b.t(), a.t(), scales);
 }
 
-/// As above for a batch: small matrices some at a time, large ones one by one.
+/// Multiplies a batch: small matrices some at a time, large ones one by one.
 void multiply_batch(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
                     const at::Tensor& b, const Scales& scales) {
   const int64_t batch = a.size(0), largest = std::max({a.numel(), b.numel(), out.numel()}) / batch;
@@ -127,8 +127,8 @@ at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Ten
   return out;
 }
 
-/// Keeps the product of two matrices (tensor::kept). Those of a batch are often attention's, which
-/// are not kept.
+/// Keeps the product of two matrices (tensor::kept). Products of a batch are often attention's,
+/// which are not kept.
 at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                       const Scales& scales) {
   const auto compute = [&] { return computed(addend, a, b, scales); };
@@ -177,7 +177,7 @@ struct ProductFunction : torch::autograd::Function<ProductFunction> {
   }
 };
 
-/// For example in backward with a batch of gradients (vmap).
+/// LibTorch's product, for example in backward with a batch of gradients (vmap).
 at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                      double beta, double alpha) {
   const bool is_batch = a.dim() == 3;

@@ -52,7 +52,7 @@ OptionalTensor product(const at::Tensor& addend, const at::Tensor& a, const at::
   return matrix_product(addend, a, b, beta.toDouble(), alpha.toDouble());
 }
 
-/// One number for each spatial dimension; nothing where LibTorch would refuse the list.
+/// A number for each spatial dimension; nullopt if LibTorch would refuse the list.
 std::optional<std::vector<int64_t>> spread(at::IntArrayRef list, int64_t spatial) {
   if (list.size() == 1) return std::vector<int64_t>(static_cast<std::size_t>(spatial), list[0]);
   if (static_cast<int64_t>(list.size()) != spatial) return std::nullopt;
@@ -93,7 +93,7 @@ at::Tensor of_places(const at::Tensor& places, const at::Tensor& weight, const a
       .movedim(-1, 1);
 }
 
-/// With a batch of one where the input has none, as LibTorch's ops do.
+/// Adds a batch of one if the input has none, as LibTorch's ops do.
 OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
                         const OptionalTensor& bias, const ConvolutionOptions& options) {
   const bool batched = input.dim() == weight.dim();
@@ -101,11 +101,11 @@ OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
   const at::Tensor given_bias = bias.value_or(at::Tensor());
   const int64_t channels = input.size(batched ? 1 : 0);
   if (channels == 0) return std::nullopt;
-  // As without stride: each place of the input meets the whole weight.
+  // Counts products as without stride, where each place of the input meets the whole weight.
   if (input.numel() / channels * weight.numel() < kLeastConvolution ||
       !takes({&input, &weight, &given_bias}))
     return std::nullopt;
-  // Not in groups, and nothing that LibTorch would refuse.
+  // True without groups, unless LibTorch would refuse the arguments.
   const bool plain = options.groups == 1 && channels == weight.size(1) &&
                      (!bias || !bias->defined() || bias->sizes() == weight.sizes().slice(0, 1));
   if (batched && plain && is_pointwise(weight, options) && has_small_pieces(input, weight)) {

@@ -25,8 +25,8 @@ bool is_ordinary_tensor(const at::Tensor& tensor) {
 
 const std::array<bool, 2>& slow_dtypes() {
 #if defined(__x86_64__)
-  // Also where there is AVX512_FP16: oneDNN 3.x has no kernel for the gradient of a convolution's
-  // weights in fp16, and takes its reference, a plain loop.
+  // True even with AVX512_FP16: oneDNN 3.x has no kernel for the gradient of a convolution's
+  // weights in fp16, and uses its reference, a plain loop.
   constexpr bool kFp16 = true;
 #else
   constexpr bool kFp16 = false;
@@ -37,8 +37,8 @@ const std::array<bool, 2>& slow_dtypes() {
 
 namespace {
 
-// A trace has to see the ops, and functorch takes no function that C++ differentiates; both may be
-// around ordinary tensors.
+// Whether a trace, which has to see the ops, or functorch, which accepts no function that C++
+// differentiates, is active; both may hold ordinary tensors.
 bool is_transformed() {
   return at::tracer::impl::is_dispatch_enabled() ||
          c10::impl::tls_is_dispatch_key_included(c10::DispatchKey::FuncTorchDynamicLayerBackMode);

@@ -6,7 +6,7 @@
 
 namespace demi::profile {
 
-/// Is told of each block of the CPU's memory, by any thread.
+/// Receives each block of the CPU's memory that is made or freed, from any thread.
 class AllocationSink {
  public:
   virtual ~AllocationSink() = default;
@@ -31,7 +31,7 @@ void tell_cpu_sink(const Tell& tell) {
   if (AllocationSink* sink = cpu_sink) tell(*sink);
 }
 
-/// Nobody listens from here on, and no thread is telling the sink anything any more.
+/// Removes the sink, and returns once no thread calls it any more.
 inline void close_cpu_sink() {
   cpu_sink = nullptr;
   while (cpu_sink_calls != 0) std::this_thread::yield();

@@ -19,7 +19,7 @@ struct CoreReadings {
   double stolen_seconds = 0;
   /// Cores that the process may use: its affinity, limited by its control group's quota.
   double cores = 1;
-  /// How often a thread had to leave its core before it was done.
+  /// Times that a thread had to leave its core before it was done.
   int64_t involuntary_switches = 0;
 
   DEMI_API CoreReadings& operator+=(const CoreReadings& more);

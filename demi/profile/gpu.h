@@ -24,7 +24,7 @@ using DriverSymbols = std::function<void*(const char* name)>;
 /// The GPU with that CUDA ordinal, as CUDA_VISIBLE_DEVICES counts. None if there is no driver or no
 /// such GPU. Loads the driver's libraries at run time and makes no CUDA context.
 DEMI_API std::optional<Gpu> gpu(int ordinal);
-/// As gpu() above, with given functions in place of the driver's, for tests.
+/// Asks the given functions in place of the driver's, for tests.
 DEMI_API std::optional<Gpu> gpu(int ordinal, const DriverSymbols& symbols);
 
 }  // namespace demi::profile

@@ -77,7 +77,7 @@ std::int64_t status_bytes(const std::string& key) {
   return 0;
 }
 
-// What a limit of the process leaves (ulimit -v, -d); the greatest number without one.
+// Bytes that a limit of the process leaves (ulimit -v, -d); the greatest number without one.
 std::int64_t left_by_limit(int resource, const char* used) {
   rlimit limit{};
   if (::getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0 ||
@@ -86,8 +86,8 @@ std::int64_t left_by_limit(int resource, const char* used) {
   return std::max<std::int64_t>(static_cast<std::int64_t>(limit.rlim_cur) - status_bytes(used), 0);
 }
 
-// What the operating system could give without swapping, and what the control group and the limits
-// of the process leave.
+// Bytes that the operating system could give without swapping, within the control group and the
+// limits of the process.
 std::int64_t free_host_bytes() {
   std::ifstream stream("/proc/meminfo");
   std::int64_t free = 0;

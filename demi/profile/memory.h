@@ -13,7 +13,7 @@ namespace demi::profile {
 struct MemoryUse {
   std::int64_t current_bytes = 0;  // alive now
   std::int64_t peak_bytes = 0;     // since the last reset_peak_memory
-  /// Held by CUDA's caching allocator, for tensors and for later ones. 0 elsewhere.
+  /// Bytes that CUDA's caching allocator holds, for tensors and for later ones. 0 elsewhere.
   std::int64_t reserved_bytes = 0;
 };
 
@@ -49,9 +49,9 @@ class DEMI_API TurnMemory {
   std::int64_t before_ = 0;  // in use on the device when the turn began
 };
 
-/// Bytes that could be allocated now: on a CPU what Linux could give without swapping
-/// (MemAvailable) and the control groups and limits of the process leave, elsewhere what the
-/// device's allocator tells. Throws DeviceError for a device that does not tell.
+/// Bytes that could be allocated now. On a CPU: as many as Linux could give without swapping
+/// (MemAvailable), within the limits of control groups and process. Elsewhere: as many as the
+/// device's allocator reports. Throws DeviceError for a device whose allocator reports none.
 DEMI_API std::int64_t free_memory(c10::Device device);
 
 /// Returns unused memory: blocks of the caching allocator to the device, of the heap to the

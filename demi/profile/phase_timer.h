@@ -17,7 +17,7 @@ enum class Phase { data, forward, loss, backward, unscale, step, other };
 /// The phases' names, in the order of Phase.
 inline constexpr std::array<std::string_view, 7> kPhaseNames{
     "data", "forward", "loss", "backward", "unscale", "step", "other"};
-/// What a phase is called in a profiler's trace: "demi::forward".
+/// The beginning of a phase's name in a profiler's trace: "demi::forward".
 inline constexpr std::string_view kPhaseRange = "demi::";
 
 /// Wall-clock seconds by phase: `enter` ends the phase before. On a CPU the phases are exact. On a

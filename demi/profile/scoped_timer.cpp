@@ -27,7 +27,7 @@ ScopedTimer::~ScopedTimer() {
   try {
     stop();
   } catch (const std::exception&) {
-    // A device that failed says so at the next call; a destructor must not throw.
+    // A failed device throws at the next call; a destructor must not throw.
   }
 }
 

@@ -17,7 +17,7 @@ namespace demi::recomputation {
 class RandomState {
  public:
   RandomState() = default;
-  /// As they are now.
+  /// Copies the present states.
   explicit RandomState(const std::vector<c10::Device>& devices);
   void restore() const;
   std::vector<c10::Device> devices() const;
@@ -26,7 +26,7 @@ class RandomState {
   std::vector<std::pair<c10::Device, at::Tensor>> states_;
 };
 
-/// What a function finds beside its inputs when it is first run.
+/// The thread's state when a function is first run, beside its inputs.
 struct ForwardState {
   RecordedRegion region;
   RandomState random;

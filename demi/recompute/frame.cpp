@@ -38,7 +38,7 @@ std::string described(at::ScalarType dtype, c10::Device device, c10::IntArrayRef
   return text + ") on " + device.str();
 }
 
-// As autograd says it where nothing is recomputed.
+// Throws autograd's error, in the words that it has without recomputation.
 [[noreturn]] void refuse_write(const std::string& what, std::int64_t now, std::int64_t then) {
   TORCH_CHECK(false,
               "[recompute.backward] one of the variables needed for gradient computation has been "
@@ -95,7 +95,7 @@ void refuse_other_run(const std::string& what, const std::string& seen,
                     "weights, and on LibTorch's default generators alone"});
 }
 
-// In the graph, in place of a tensor.
+// Stands in the graph for a tensor that is not saved.
 class Frame::Absent final : public SavedVariableHooks {
  public:
   explicit Absent(std::shared_ptr<Frame> frame) : frame_(std::move(frame)) {}
@@ -156,7 +156,7 @@ class Frame::SecondRun final : public SavedTensorScope {
   std::size_t wanted_, count_ = 0;
 };
 
-// In the second run's own graph, which only a backward within the function reads.
+// Holds a tensor in the second run's own graph, which only a backward within the function reads.
 class Frame::Remade final : public SavedVariableHooks {
  public:
   explicit Remade(SecondRun& run) : run_(run) {}
@@ -176,7 +176,7 @@ std::unique_ptr<SavedVariableHooks> Frame::SecondRun::hooks() {
 }
 
 // The inputs are saved as those of an op: if another recomputation is running the function, it
-// makes them anew, too.
+// recomputes them, too.
 Frame::Frame(Function function, const Tensors& inputs, const RecomputeOptions& options)
     : function_(std::move(function)), options_(options) {
   state_.random = random_state(inputs, options.preserve_random_state);
@@ -311,7 +311,7 @@ void Frame::call_again(const Tensors& inputs) {
   run.check_count();
 }
 
-// What a graph that is retained has not read.
+// Drops, at the end of backward, the tensors that a retained graph has not read.
 void Frame::forget_after_backward() {
   if (torch::autograd::get_current_graph_task_id() == -1) return;
   torch::autograd::Engine::get_default_engine().queue_callback([weak = weak_from_this()] {

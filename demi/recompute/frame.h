@@ -17,8 +17,8 @@
 namespace demi::recomputation {
 
 /// One call of recompute(): the function, its inputs and the state that it was run in. Hooks in the
-/// graph hold it, one for each tensor that autograd would have saved, which they know by number.
-/// Any thread, as backward: autograd's threads for several devices may ask at once.
+/// graph hold it, one for each tensor that autograd would have saved, by the tensor's number. Any
+/// thread may call it, as backward: autograd's threads for several devices do so at once.
 class Frame : public std::enable_shared_from_this<Frame> {
  public:
   Frame(Function function, const Tensors& inputs, const RecomputeOptions& options);
@@ -46,7 +46,7 @@ class Frame : public std::enable_shared_from_this<Frame> {
     c10::weak_intrusive_ptr<c10::StorageImpl> storage;  // dead, if the function has made it
     std::int64_t version;
   };
-  /// As the second run made it.
+  /// A tensor as the second run made it.
   struct Made {
     at::Tensor tensor;
     std::int64_t version = 0;

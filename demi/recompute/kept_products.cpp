@@ -36,7 +36,8 @@ Result from_list(Tensors list) {
 template <class Op, class Signature = typename Op::schema>
 struct Below;
 
-// Between an op's autograd kernel and that of its device. A thread that keeps nothing passes.
+// A kernel between an op's autograd kernel and the device's. It passes through if the thread keeps
+// nothing.
 template <class Op, class Result, class... Arguments>
 struct Below<Op, Result(Arguments...)> {
   static Result call(c10::DispatchKeySet keys, Arguments... arguments) {
@@ -89,7 +90,8 @@ struct UnsafeView<Op, Result(const at::Tensor&, Rest...)> {
   }
 };
 
-// Not bmm: its products are often those of attention, which are larger than what they are made of.
+// Does not register bmm: its products are often those of attention, which are larger than their
+// operands.
 void register_kernels() {
   namespace ops = at::_ops;
   static torch::Library library(torch::Library::IMPL, "aten", c10::DispatchKey::ADInplaceOrView,

@@ -20,8 +20,8 @@ class KeptProducts {
   /// Registers kernels for LibTorch's ops, once a process.
   KeptProducts();
 
-  /// Drops what the second run will not ask for: what was stored when autograd had saved `saved`
-  /// tensors or more.
+  /// Drops the results that the second run will not ask for: those stored when autograd had saved
+  /// `saved` tensors or more.
   void drop_from(std::size_t saved);
 
  private:

@@ -13,11 +13,11 @@
 
 namespace demi::recomputation {
 
-// What an op's schema says of the arguments that it writes to.
+// The arguments that an op writes to, by its schema.
 struct WrittenArguments {
   std::vector<std::size_t> all;
-  // Those that autograd may save before the op has written to them. It saves the tensor that an op
-  // changes in place as a clone, or as the result.
+  // Arguments that autograd may save before the op has written to them. A tensor that an op changes
+  // in place is saved as a clone, or as the result.
   std::vector<std::size_t> beside;
 };
 
@@ -134,7 +134,8 @@ void OutsideWatch::check() const {
   if (failure_) std::rethrow_exception(failure_);
 }
 
-// Memory that the function has made or borrowed without an op, and given up: nothing of it is left.
+// Whether the tensor's memory was made or borrowed by the function without an op, and given up:
+// only this object refers to it.
 bool OutsideWatch::is_ours_alone(const at::Tensor& tensor) const {
   std::unordered_map<const c10::TensorImpl*, std::uint32_t> ours;
   for (const OutsideWatch* watch = this; watch; watch = watch->outer_)

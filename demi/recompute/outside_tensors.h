@@ -13,7 +13,7 @@
 
 namespace demi::recomputation {
 
-/// What a function has read and written of tensors that were there before it ran.
+/// The tensors from before a function's run that it has read and written.
 struct OutsideTensors {
   /// A leaf as it was before the first write: running statistics of BatchNorm, counters, vectors of
   /// spectral norms.
@@ -37,12 +37,12 @@ class OutsideWatch {
  public:
   /// A first run. Other observers of ops see it as well.
   OutsideWatch();
-  /// What it has read and written so far.
+  /// The tensors that the function has read and written so far.
   OutsideTensors take();
 
-  /// A second run: gives what the first one wrote its values and versions from before, and puts
-  /// back at the end of the scope what it finds now. No other observer of this thread's ops sees
-  /// what runs meanwhile.
+  /// A second run: restores the values and versions, from before the first run, of the tensors that
+  /// it wrote, and at the end of the scope those that are found now. No other observer of this
+  /// thread's ops sees this run's ops.
   explicit OutsideWatch(const OutsideTensors& first);
   /// Whether an op under way may have yet to write to it.
   bool is_being_written(const at::Tensor& tensor) const;

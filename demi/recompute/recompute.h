@@ -11,7 +11,7 @@
 
 namespace demi {
 
-/// What a recomputed function keeps beside its inputs.
+/// The results that a recomputed function keeps, beside its inputs.
 enum class Keep {
   /// Inputs alone: the second run makes everything.
   nothing,
@@ -20,25 +20,27 @@ enum class Keep {
   products,
 };
 
-/// What a recomputed call keeps, and what its second run repeats.
+/// Options of a recomputed call.
 struct RecomputeOptions {
   Keep keep = Keep::nothing;  // see Keep
-  /// The function draws from LibTorch's default generators (dropout): the state of the CPU's and of
-  /// those of the inputs' devices is restored while it runs again. false: nothing is restored.
+  /// Whether the function draws from LibTorch's default generators (dropout): the state of the
+  /// CPU's generator and of those of the inputs' devices is restored while it runs again. false:
+  /// nothing is restored.
   bool preserve_random_state = true;
-  /// The second run ends, by an exception of no type, as soon as backward has what it needs. Not of
-  /// a function that is noexcept itself; false for one that passes through such a function.
+  /// Whether the second run ends, by an exception of no type, as soon as backward has what it
+  /// needs. Has no effect if the function is noexcept itself; set it to false for one that calls
+  /// through a noexcept function.
   bool early_stop = true;
 };
 
 namespace recomputation {
 
-/// What a call reads and gives.
+/// The inputs and the results of a call.
 using Tensors = std::vector<at::Tensor>;
 /// A call on tensors.
 using Function = std::function<Tensors(const Tensors&)>;
 
-/// What recompute() is made of: its call, whatever it takes, as a function of tensors.
+/// Runs recompute()'s call, of any type, as a function of tensors.
 DEMI_API Tensors run(Function function, const Tensors& inputs, const RecomputeOptions& options);
 
 /// The options, without early_stop if the function is noexcept: nothing is thrown through it.
@@ -88,7 +90,7 @@ auto recompute(Call&& function, const std::vector<at::Tensor>& inputs,
     return recomputation::run(std::forward<Call>(function), inputs, fit);
 }
 
-/// As recompute() above, with one input.
+/// Recomputes a function of one input.
 template <class Call>
 auto recompute(Call&& function, const at::Tensor& input, const RecomputeOptions& options = {}) {
   return recompute(

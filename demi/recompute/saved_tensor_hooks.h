@@ -4,9 +4,9 @@
 
 #include <memory>
 
-// What autograd saves for backward passes through hooks. LibTorch's own stack of default hooks
-// holds Python objects; from C++ the engine gives them, so demi's stands in front of the one that
-// is there.
+// Hooks for the tensors that autograd saves for backward passes. LibTorch's own stack of default
+// hooks holds Python objects, while in C++ the engine supplies the hooks: demi's engine stands in
+// front of the present one, and supplies those of demi's scopes.
 namespace demi::recomputation {
 
 using torch::autograd::SavedVariableHooks;

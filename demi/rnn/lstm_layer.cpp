@@ -50,11 +50,11 @@ void* row_of_mutable(const at::Tensor& tensor, int64_t row) {
 }
 
 /// The steps of a layer. Sequence n at time t is row t N + n of every array over time; arrays of h
-/// and c have one time more, for the state before the first step, so that a step goes from one row
-/// to the one N before or behind it.
+/// and c have one time more, for the state before the first step, so that a step leads from one row
+/// to the one N before or after it.
 ///
-/// Sequences of several lengths stand longest first, so that at each time those that have a step
-/// there are the first `running[time]` rows. Rows past a sequence's end hold finite numbers that
+/// Sequences of several lengths are sorted longest first, so that the first `running[time]` rows
+/// are those that have a step at this time. Rows past a sequence's end hold finite numbers that
 /// nothing depends on.
 struct Steps {
   int64_t times, sequences, inputs, hidden;
@@ -84,7 +84,7 @@ struct Steps {
   int64_t row_before(int64_t time, int64_t sequence) const { return row(time + reverse, sequence); }
   int64_t row_after(int64_t time, int64_t sequence) const { return row(time + !reverse, sequence); }
 
-  // Parts of an array over times + 1, by time: what a step came from, and what it left.
+  // Parts of an array over times + 1, by time: the states before the steps, and those after them.
   at::Tensor before(const at::Tensor& all) const { return all.narrow(0, reverse, times); }
   at::Tensor after(const at::Tensor& all) const { return all.narrow(0, !reverse, times); }
 
@@ -201,8 +201,8 @@ at::Tensor backward_steps(const Steps& steps, const at::Tensor& of_output, const
   return of_sums;
 }
 
-/// Gradients of what the gates' sums are made of, 16-bit, summed in FP32 and rounded once;
-/// undefined where not wanted.
+/// Gradients through the gates' sums, 16-bit, summed in FP32 and rounded once; undefined if not
+/// wanted.
 struct ThroughSums {
   at::Tensor input, w_ih, w_hh, bias;
 };

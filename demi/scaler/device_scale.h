@@ -15,7 +15,7 @@ namespace demi {
 class DEMI_API DeviceScale {
  public:
   bool exists() const { return scale_.defined(); }
-  /// `on_device`: the rule runs on the device, whatever it is; by `kernels`, if they are given.
+  /// `on_device`: the rule runs on the device, also on a CPU; by `kernels`, if they are given.
   void create(c10::Device device, const ScaleState& state, const GradScalerOptions& options,
               bool on_device, const kernels::CudaKernels* kernels = nullptr);
 
@@ -25,7 +25,7 @@ class DEMI_API DeviceScale {
   /// fp32 of 1 / scale, divided in fp64, (): exact for powers of two.
   at::Tensor inverse() const;
   bool is_on_device() const { return on_device_; }
-  /// For a stream capture: the graph may outlive this, so its memory is never given back.
+  /// Keeps the memory for ever, for a stream capture: the graph may outlive this.
   void keep_for_graphs() const;
 
   ScaleState read() const;  // waits for the device
@@ -39,8 +39,8 @@ class DEMI_API DeviceScale {
 
   /// Whether the rule is one launch, which counts skipped steps, too.
   bool is_one_launch(const GradScalerOptions& options) const;
-  /// That launch, on the device's current stream. found_inf, above: fp32, (), on the device; a step
-  /// that is `above` (or undefined) a norm was skipped for it. Throws DeviceError.
+  /// Launches the rule on the device's current stream. found_inf, above: fp32, (), on the device;
+  /// `above`, if defined, is not 0 for a step that was skipped for its norm. Throws DeviceError.
   void advance(const at::Tensor& found_inf, const at::Tensor& above, SkipWatch& watch,
                const GradScalerOptions& options);
 

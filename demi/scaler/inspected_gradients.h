@@ -14,7 +14,7 @@ class InspectedGradients {
  public:
   InspectedGradients() = default;
   /// `in_place`: gradients that are not of 16 bits were divided. Those of a torch::optim optimizer
-  /// always are, whatever their dtype.
+  /// always are, in any dtype.
   InspectedGradients(torch::optim::Optimizer& optimizer, bool in_place);
 
   /// Whether a gradient of `later`, about to be inspected, is one of these, unchanged, and would be

@@ -1,4 +1,4 @@
-// What unscale_ and clip_grad_* leave behind if no step follows, and what counts if gradients are
+// The records of unscale_ and clip_grad_* if no step follows, and their effect if gradients are
 // written to between unscale_ and the step. Expected numbers are PyTorch's.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -33,7 +33,7 @@ class ProgramRandom {
 
 using Parameters = std::vector<at::Tensor>;
 
-/// Whose scaler, optimizers and clipping run the program.
+/// The scaler, optimizers and clipping that run the program.
 class ProgramParts {
  public:
   virtual ~ProgramParts() = default;
@@ -51,7 +51,7 @@ class ProgramParts {
   virtual void clip_value(const Parameters& parameters, double limit) = 0;
 };
 
-/// What a program has come to after a step.
+/// The state of a program after a step.
 struct ProgramState {
   double scale = 0;
   std::int64_t growth_tracker = 0;

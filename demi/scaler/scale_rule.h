@@ -8,7 +8,7 @@
 
 namespace demi {
 
-/// How the loss scale moves.
+/// The rule by which the loss scale changes.
 enum class ScaleMode {
   kDynamic,  // grows after a run of clean steps, backs off on Inf or NaN: PyTorch's rule
   kStatic,   // stays where it was set
@@ -69,7 +69,7 @@ struct ScaleState {
   bool operator==(const ScaleState&) const = default;
 };
 
-/// What one step found.
+/// The findings of one step.
 struct ScaleInput {
   bool found_inf = false;  // a gradient was Inf or NaN
   float amax = 0;          // kAmax: greatest magnitude among the unscaled gradients

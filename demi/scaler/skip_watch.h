@@ -23,7 +23,7 @@ class DEMI_API SkipWatch {
   /// not 0; found_inf is 0 then.
   void count(const at::Tensor& found_inf, const at::Tensor& scale, const at::Tensor& held = {});
 
-  /// Where a device counts by a kernel, which writes all three.
+  /// The memory of a device that counts by a kernel, which writes all three.
   struct OnDevice {
     float* skips_in_a_row;  // on the device
     float* skips;           // likewise
@@ -31,7 +31,7 @@ class DEMI_API SkipWatch {
   };
   /// `like`: a tensor on that device.
   OnDevice on_device(const at::Tensor& like);
-  /// After the launch of that kernel on the device's current stream: the mirror's memory is not
+  /// Notes the launch of that kernel on the device's current stream: the mirror's memory is not
   /// used again before the kernel has written it.
   void note_launch() const;
 
@@ -42,7 +42,7 @@ class DEMI_API SkipWatch {
   /// late. 0: never.
   void warn(int64_t after);
 
-  /// For a stream capture: the graph may outlive this, so its memory is never given back.
+  /// Keeps the memory for ever, for a stream capture: the graph may outlive this.
   void keep_for_graphs() const;
 
  private:

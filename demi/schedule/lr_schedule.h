@@ -8,10 +8,10 @@
 
 namespace demi::optim::lr {
 
-/// The learning rate at a step (or epoch: whatever the caller counts), counted from 0, of a
-/// parameter group whose own rate is base_lr. A pure function: schedules compose, and only the
-/// count needs saving. Every schedule below gives PyTorch's values (torch.optim.lr_scheduler, the
-/// class named at each) and throws UsageError for arguments out of their range.
+/// The learning rate at a step (or an epoch, if the caller counts those), from 0, of a parameter
+/// group whose own rate is base_lr. A pure function: schedules compose, and only the count needs
+/// saving. Every schedule below gives PyTorch's values (torch.optim.lr_scheduler, the class named
+/// at each) and throws UsageError for arguments out of their range.
 using Schedule = std::function<double(int64_t step, double base_lr)>;
 
 /// base_lr x gamma^(step / step_size). StepLR.
@@ -23,11 +23,11 @@ DEMI_API Schedule multi_step(std::vector<int64_t> milestones, double gamma = 0.1
 /// base_lr x gamma^step. ExponentialLR.
 DEMI_API Schedule exponential(double gamma);
 
-/// From base_lr down to eta_min over t_max steps along half a cosine, and up again after.
+/// Falls from base_lr to eta_min over t_max steps along half a cosine, and rises again after.
 /// CosineAnnealingLR; Loshchilov and Hutter 2017, "SGDR", equation 5.
 DEMI_API Schedule cosine(int64_t t_max, double eta_min = 0);
 
-/// As cosine(), restarted after t_0 steps, then after t_0 x t_mult, ...
+/// The cosine() that restarts after t_0 steps, then after t_0 x t_mult, ...
 /// CosineAnnealingWarmRestarts.
 DEMI_API Schedule cosine_warm_restarts(int64_t t_0, int64_t t_mult = 1, double eta_min = 0);
 

@@ -203,7 +203,7 @@ namespace {
 
 std::string rate_key(std::size_t group) { return "_last_lr." + std::to_string(group); }
 
-/// None: a state of before, which held no rates.
+/// The rates in the state; none in a state of an earlier version, which held no rates.
 std::vector<double> rates_in(const StateDict& state, std::size_t groups, const char* where) {
   std::vector<double> rates;
   if (!state.contains(rate_key(0))) return rates;

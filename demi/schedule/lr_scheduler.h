@@ -29,16 +29,15 @@ class DEMI_API Scheduler {
   Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum = nullptr,
             std::vector<double> base_lrs = {});
 
-  /// The next step's rate. Throws as the schedule: one_cycle past its last step.
+  /// Sets the next step's rate. Throws as the schedule: one_cycle past its last step.
   void step();
 
-  /// As step() above, but a skipped step does not advance the schedule. Waits for the device that
-  /// stepped.
+  /// Sets the next step's rate, unless the step was skipped. Waits for the device that stepped.
   void step(const StepResult& result);
 
-  /// One rate a parameter group.
+  /// The present rates, one for each parameter group.
   const std::vector<double>& get_last_lr() const { return last_lr_; }
-  /// The rates that the schedule starts from, one a parameter group.
+  /// The rates that the schedule starts from, one for each parameter group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
   /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again,
@@ -65,14 +64,14 @@ class DEMI_API Scheduler {
 DEMI_API Scheduler one_cycle_scheduler(torch::optim::Optimizer& optimizer,
                                        const OneCycleOptions& options);
 
-/// Which of two values of a metric is better.
+/// The better of two values of a metric.
 enum class Better { kLower, kHigher };
 /// Whether the threshold is a share of the best value, or a difference from it.
 enum class Threshold { kRelative, kAbsolute };
 
 /// ReduceLROnPlateau, with PyTorch's names and defaults.
 struct PlateauOptions {
-  /// Which metrics are better.
+  /// Whether lower or higher values of the metric are better.
   Better better = Better::kLower;
   /// Multiplies the rate. Below 1.
   double factor = 0.1;
@@ -80,7 +79,7 @@ struct PlateauOptions {
   int64_t patience = 10;
   /// Least change that counts as progress.
   double threshold = 1e-4;
-  /// What `threshold` is: a share of the best value, or a difference from it.
+  /// The meaning of `threshold`: a share of the best value, or a difference from it.
   Threshold threshold_mode = Threshold::kRelative;
   /// Calls after a reduction in which nothing is counted.
   int64_t cooldown = 0;
@@ -102,9 +101,10 @@ class DEMI_API Plateau {
 
   /// The best metric so far.
   double best() const { return best_; }
-  /// Counts, best metric and the groups' rates ("_last_lr.0", ...), by PyTorch's names, to go on
-  /// from. Loading sets the rates, unless a state of an earlier version has none. It throws
-  /// UsageError for an incomplete dict and for another number of rates, and then changes nothing.
+  /// The state to resume from: counts, best metric and the groups' rates ("_last_lr.0", ...), by
+  /// PyTorch's names. Loading sets the rates, unless a state of an earlier version has none. It
+  /// throws UsageError for an incomplete dict and for another number of rates, and then changes
+  /// nothing.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
 

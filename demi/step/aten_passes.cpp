@@ -29,7 +29,7 @@ struct Value {
   bool is_number() const { return !tensor.defined(); }
 };
 
-// In the formulas at least one side is a tensor.
+// At least one side is a tensor in all formulas.
 Value operator+(const Value& a, const Value& b) {
   if (a.is_number()) return Value(b.tensor + a.number);
   return Value(b.is_number() ? a.tensor + b.number : a.tensor + b.tensor);
@@ -98,8 +98,8 @@ void store(const kernels::StepTable& table, const kernels::TensorEntry& entry,
     member.work.copy_(e.parameter.tensor);
 }
 
-/// The states that are coded, which become what is stored of them: a trust ratio is of that. On the
-/// host, since devices that come here have no kernels.
+/// Codes the coded states, and replaces them by their decoded values, on which a trust ratio is
+/// based. Runs on the host, since devices that come here have no kernels.
 void store_coded(const kernels::StepTable& table, const kernels::TensorEntry& entry,
                  const kernels::Coefficients& c, Member& member, Elements& e) {
   each_array(table.rule, c, [&](int m, const char* name) {

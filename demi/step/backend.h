@@ -11,8 +11,8 @@
 
 namespace demi::optim {
 
-/// What runs the passes over a table: the kernels of a CPU path, the kernels of a device, whose
-/// memory the host never reads, or, if both are null, tensor operations.
+/// The kernels that run the passes over a table: those of a CPU path, or those of a device, whose
+/// memory the host never reads. If both are null, tensor operations run them.
 struct TableKernels {
   const kernels::CpuKernels* cpu = nullptr;
   const kernels::CudaKernels* device = nullptr;
@@ -26,8 +26,8 @@ class DEMI_API Backend {
  public:
   virtual ~Backend();
 
-  /// For a parameter or its master. `forced`: instead of DEMI_KERNELS or the best path here. Throws
-  /// UsageError if that path cannot be used.
+  /// The kernels for a parameter or its master. `forced`: the path to use instead of DEMI_KERNELS
+  /// or the best one here. Throws UsageError if that path cannot be used.
   virtual TableKernels kernels_for(const at::Tensor& work,
                                    std::optional<kernels::Path> forced) const;
 
@@ -38,8 +38,8 @@ class DEMI_API Backend {
   virtual bool is_capturing(c10::Device device) const;
 };
 
-/// Before memory of an optimizer is filled for the first time: throws UsageError while the device
-/// captures, since each replay would fill it again.
+/// Throws UsageError while the device captures. Called before memory of an optimizer is filled for
+/// the first time, since each replay would fill it again.
 void require_no_capture(const Backend& backend, c10::Device device);
 
 /// The devices that the machine has.

@@ -13,7 +13,7 @@ kernels::Coded array_of(const at::Tensor& values, const at::Tensor& scales) {
           .codec = *codec_of(values)};
 }
 
-/// On the CPU, with the same strides if they leave no gaps.
+/// The tensor on the CPU, with the same strides if they leave no gaps.
 at::Tensor on_host(const at::Tensor& tensor) {
   return tensor.defined() ? tensor.detach().cpu() : tensor;
 }

@@ -20,8 +20,8 @@ namespace demi::optim {
 
 std::string scale_name(const std::string& state);
 
-/// How a state is kept that may be coded. Codes of 8 bits count neighbours in memory, which no file
-/// keeps but for contiguous tensors: in other layouts the state is bf16.
+/// The codec of a state that may be coded. The groups of 8-bit codes are neighbours in memory, an
+/// order that a file keeps of contiguous tensors alone: in other layouts the state is bf16.
 kernels::Codec codec_for(const kernels::State& state, Moments moments, const at::Tensor& work);
 
 /// Whether the elements of two tensors of one shape lie in memory in the same order. The stride of
@@ -32,7 +32,7 @@ c10::ScalarType dtype_of(kernels::Codec codec);
 /// The codec of a tensor that holds a state; none for FP32 and FP64.
 std::optional<kernels::Codec> codec_of(const at::Tensor& state);
 
-/// For the kernels: values null for a state that is not coded.
+/// The state's arrays for the kernels; `values` is null if it is not coded.
 kernels::Coded coded_array(ParamState& state, const char* name);
 
 /// The state in FP32 (FP64), on its device; a copy if it was coded.

@@ -24,7 +24,7 @@ namespace {
                     .advice = advice});
 }
 
-/// On the CPU, in the layout of `layout`.
+/// An empty tensor on the CPU with the strides of `layout`.
 at::Tensor made_on_host(const at::Tensor& layout, c10::ScalarType dtype) {
   return at::empty_like(layout,
                         layout.options().device(at::kCPU).dtype(dtype).requires_grad(false));

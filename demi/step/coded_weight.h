@@ -8,8 +8,8 @@
 #include "demi/kernels/codecs/codec.h"
 #include "demi/step/step_options.h"
 
-// 16-bit parameters that are trained without a master (WeightMode). What a parameter lacks is
-// ParamState::remainder, whose dtype names the codec: int16 is split's of bf16, uint16 that of
+// 16-bit parameters that are trained without a master (WeightMode). The bits that a parameter lacks
+// are ParamState::remainder, whose dtype names the codec: int16 is split's of bf16, uint16 that of
 // fp16, int8 split24's.
 namespace demi::optim {
 
@@ -23,15 +23,15 @@ std::optional<kernels::WeightCodec> codec_for(const at::Tensor& parameter, Weigh
 DEMI_API std::optional<c10::ScalarType> remainder_dtype(kernels::WeightCodec codec);
 /// The dtype of a parameter with such a remainder: fp16 or bf16.
 c10::ScalarType parameter_of_remainder(c10::ScalarType dtype);
-/// The mode that keeps such a remainder; nothing: there is none.
+/// The mode that keeps such a remainder; nullopt if there is none.
 std::optional<WeightMode> mode_of_remainder(c10::ScalarType dtype);
 
 /// The FP32 numbers, a copy on the parameter's device, for which the host does not wait.
 DEMI_API at::Tensor joined_weight(const at::Tensor& parameter, const at::Tensor& remainder);
 
-/// As joined_weight(), where the parameter may have another dtype than the remainder is for, since
-/// the program has converted it (Module::to). FP32 and FP64: the numbers that the halves stood for
-/// come back where nobody wrote to them, in the parameter's dtype. The other 16-bit format: its own
+/// The FP32 numbers of a parameter that the program may have converted to another dtype than the
+/// remainder is for (Module::to). FP32 and FP64: where nobody wrote to it, the numbers that the two
+/// halves stood for, in the parameter's dtype. The other 16-bit format: the parameter's own
 /// numbers.
 DEMI_API at::Tensor converted_weight(const at::Tensor& parameter, const at::Tensor& remainder);
 

@@ -12,7 +12,7 @@ struct Dimension {
   int64_t stride, size;
 };
 
-/// Those that hold more than one element, by stride.
+/// The dimensions with more than one element, by stride.
 std::vector<Dimension> dimensions_of(const at::Tensor& tensor) {
   std::vector<Dimension> dimensions;
   for (int64_t d = 0; d < tensor.dim(); ++d)
@@ -33,7 +33,8 @@ bool overlaps_itself(const at::Tensor& tensor) {
     span += stride * (size - 1);
   }
   if (steps_over) return false;
-  // What is left is rare and may still be sound (2 x 3 with strides 3 and 2): count the places.
+  // The remaining layouts are rare, and may be sound (2 x 3 with strides 3 and 2): count the
+  // places.
   const at::Tensor places = at::arange(span).as_strided(tensor.sizes(), tensor.strides());
   return std::get<0>(at::_unique(places.flatten())).numel() < tensor.numel();
 }

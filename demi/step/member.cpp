@@ -41,7 +41,8 @@ void conform_to(at::Tensor& tensor, const at::Tensor& work, c10::ScalarType dtyp
     tensor = on_huge_pages(at::empty_like(work, work.options().dtype(dtype))).copy_(tensor);
 }
 
-/// In the dtype of the update's arithmetic; filled with `initial` if it is undefined.
+/// Converts the tensor to the dtype of the update's arithmetic; makes it, filled with `initial`, if
+/// it is undefined.
 void conform(at::Tensor& tensor, const at::Tensor& work, const char* name, float initial = 0) {
   const auto dtype = work.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   if (tensor.defined()) return conform_to(tensor, work, dtype, name);
@@ -68,7 +69,7 @@ at::Tensor is_rounded(const at::Tensor& parameter, const at::Tensor& master) {
   return (away == parameter).logical_or(master.to(parameter.scalar_type()) == parameter);
 }
 
-/// What another mode has kept of the weight, in FP32; or undefined.
+/// The weight, in FP32, of another mode's state; undefined if there is none.
 at::Tensor weight_of_other_mode(const at::Tensor& parameter, ParamState& state,
                                 std::optional<c10::ScalarType> own) {
   if (state.master.defined()) {
@@ -96,8 +97,8 @@ void require_fp16(const at::Tensor& weight, const at::Tensor& parameter) {
                     .advice = "train in bf16, or with WeightMode::master"});
 }
 
-/// The weight in the codec's form: what it lacks is made or put into the parameter's layout and
-/// device, and what another mode kept comes over.
+/// Brings the weight into the codec's form: makes a missing remainder or puts it into the
+/// parameter's layout and device, and converts the state of another mode.
 void make_coded_weight(Member& member) {
   ParamState& state = *member.state;
   const at::Tensor& parameter = member.work;
@@ -119,7 +120,8 @@ void make_coded_weight(Member& member) {
   if (error.numel() > 0) member.coding_error = error.max().item<double>();
 }
 
-/// What a mode without a master has kept, for a parameter that has one or needs none.
+/// Converts the remainder of a mode without a master, for a parameter that has a master or needs
+/// none.
 void take_remainder(const at::Tensor& parameter, ParamState& state) {
   if (!tensor::is_16_bit(parameter.scalar_type()))  // module->to
     parameter.detach().copy_(converted_weight(parameter, state.remainder));
@@ -159,7 +161,7 @@ void choose_target(Member& member, WeightMode mode) {
                        : at::empty(parameter.sizes(), parameter.options().requires_grad(false));
 }
 
-/// What decide() reads, on its device.
+/// Makes a number that decide() reads, on its device.
 void make_scalar(at::Tensor& tensor, float initial, c10::Device device) {
   const auto options = at::TensorOptions(device).dtype(at::kFloat);
   tensor = tensor.defined() ? tensor.to(options).reshape({}) : at::full({}, initial, options);
@@ -199,8 +201,8 @@ void make_coded(ParamState& state, const kernels::State& description, kernels::C
   on_huge_pages(state[name]);
 }
 
-/// The state as it is, or as a program has left it, which puts numbers in the place of codes and
-/// forgets their scales. Throws UsageError for one that does not fit.
+/// Checks the state, and drops scales without codes: a program may put numbers in the place of
+/// codes and forget their scales. Throws UsageError for a state that does not fit.
 void check_and_tidy(ParamState& state, const at::Tensor& parameter, kernels::UpdateRule rule) {
   ParamState tidy = state;
   const auto tensors = state.tensors();
@@ -216,7 +218,7 @@ void check_and_tidy(ParamState& state, const at::Tensor& parameter, kernels::Upd
 void make_state_of_rule(ParamState& state, const kernels::State& description,
                         const at::Tensor& work, c10::Device counter,
                         std::optional<kernels::Codec> codec) {
-  // Even if the rule is told late to keep it: SGD's buffer starts as the first gradient it gets.
+  // Also if the state is added later: SGD's buffer starts as the first gradient that it gets.
   if (description.begins_count && !state[description.name].defined()) state.step.zero_();
   if (description.form == kernels::StateForm::scalar)
     make_scalar(state[description.name], description.initial, counter);

@@ -21,7 +21,7 @@ namespace demi::optim {
 enum class Target {
   kParameter,  // the parameter itself
   kMaster,     // the fp32 master of a dense 16-bit parameter; kernels write the parameter too
-  kCoded,      // the dense 16-bit parameter itself, with what it lacks beside it
+  kCoded,      // the dense 16-bit parameter itself, with the remainder beside it
   kStaging,    // a dense array, copied to the parameter after the step
   kNone,       // nothing: the gradient is measured, and another process updates the parameter
 };
@@ -68,7 +68,8 @@ struct Member {
   /// kCoded: the parameter, whose layout and device count alone.
   at::Tensor work;
   std::optional<kernels::WeightCodec> codec;  // Target::kCoded
-  /// The mode that its state came from, if that is another, and what one number has lost by it.
+  /// The mode that the state was saved in, if it is another one, and the greatest error that the
+  /// conversion made.
   std::optional<WeightMode> saved_as;
   double coding_error = 0;
   WrittenParameter written;
@@ -128,8 +129,8 @@ at::Tensor weight_of(const Member& member);
 /// Writes them.
 void put_weight(Member& member, const at::Tensor& fp32, const kernels::RoundingKey& key);
 
-/// Where the user has changed a 16-bit parameter, its master follows; elsewhere the master keeps
-/// its lower bits.
+/// Writes the elements of a 16-bit parameter that the user has changed to its master; the other
+/// elements of the master keep their lower bits.
 void refresh_master(Member& member);
 void note_as_written(Member& member);
 

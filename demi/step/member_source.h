@@ -6,7 +6,7 @@
 
 namespace demi::optim {
 
-/// Where a pending step gets its parameters: its optimizer.
+/// The source of a pending step's parameters: its optimizer.
 class MemberSource {
  public:
   virtual ~MemberSource() = default;
@@ -14,7 +14,7 @@ class MemberSource {
   /// Hyper-parameters for the next step. Throws UsageError for one out of its range.
   virtual const Groups& groups() = 0;
 
-  /// Whether members() would give what it gave last.
+  /// Whether members() would return the same as last time.
   virtual bool is_unchanged() const = 0;
 
   /// All parameters that have a gradient or a state.

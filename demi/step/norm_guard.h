@@ -20,7 +20,7 @@ struct NormPart {
 /// The norm of all gradients of a step: both fp32, (), on the device of the first part.
 struct JointNorm {
   at::Tensor norm;    // L2, without the parts that hold an Inf or NaN
-  at::Tensor finite;  // 0 or 1: there is none of those
+  at::Tensor finite;  // 0 or 1; 1 if there is no Inf or NaN
 };
 
 /// Does not synchronise, if all parts are on one device.

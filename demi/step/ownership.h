@@ -33,7 +33,7 @@ class Ownership {
 
   void set_low_precision_grad(bool on);
 
-  /// The owner has moved to another address. From the owner's thread.
+  /// The owner has moved to another address. Called from the owner's thread.
   void move_to(Optimizer& owner);
 
   const at::Tensor& parameter() const { return parameter_; }
@@ -52,7 +52,7 @@ struct Owners {
   int count = 0;
 };
 
-/// demi optimizers that own the parameter. From any thread.
+/// The demi optimizers that own the parameter. Any thread.
 DEMI_API Owners owners_of(const at::Tensor& parameter);
 
 }  // namespace demi::optim

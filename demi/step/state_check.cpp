@@ -24,7 +24,7 @@ std::string text_of(const at::Tensor& tensor) {
   return c10::str(tensor.toString(), " ", tensor.sizes());
 }
 
-/// One state of a parameter, for messages.
+/// A state of a parameter, with its name for messages.
 struct Named {
   const at::Tensor& tensor;
   std::string name;

@@ -16,7 +16,7 @@ c10::intrusive_ptr<c10::StorageImpl> held(c10::StorageImpl* storage) {
   return c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(storage);
 }
 
-/// Tensors of a state besides the rule's, of which there may be any number.
+/// Tensors of a state besides the rule's (step, master, remainder). A rule may have any number.
 constexpr std::size_t kOthers = 3;
 
 }  // namespace

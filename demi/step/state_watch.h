@@ -15,7 +15,7 @@ namespace demi::optim {
 
 /// The memory of parameters' states at one moment. The tables of a step hold its addresses, and a
 /// program may put another tensor in a state's place between two steps, or give a tensor other
-/// memory (set_data). What it writes into the memory itself needs no notice.
+/// memory (set_data). Writes to the memory itself do not matter.
 class DEMI_API StateWatch {
  public:
   /// The tensors of one state among all that are watched.

@@ -13,48 +13,48 @@ namespace demi::optim {
 struct NormLimit {
   /// The norm itself. Above 0.
   double bound = std::numeric_limits<double>::infinity();
-  /// So many standard deviations above the mean norm of the last 128 steps that were taken; nothing
-  /// is skipped before there are 128, and while they are all equal. Above 0. The rule of llm.c, but
-  /// for the norms of skipped steps, which do not count here.
+  /// Standard deviations above the mean norm of the last 128 steps that were taken; > 0. Nothing is
+  /// skipped before there are 128, and while they are all equal. The rule of llm.c, except that
+  /// norms of skipped steps do not count.
   double deviations = std::numeric_limits<double>::infinity();
 };
 
-/// How an optimizer keeps the states of its rule, such as Adam's moments.
+/// The form in which an optimizer keeps the states of its rule, such as Adam's moments.
 enum class Moments : std::uint8_t {
   /// FP32: 4 bytes a state and parameter.
   fp32,
   /// bf16, rounded up or down by chance in each step, so that small changes count in the mean: 4
-  /// bytes a parameter less of Adam. Tensors under kLeastCoded elements and FP64 parameters keep
+  /// bytes a parameter less for Adam. Tensors under kLeastCoded elements and FP64 parameters keep
   /// their dtype, as do amsgrad's maximum, RMSprop's averages where it is centered, and groups
   /// whose options have fp32_states(true).
   bf16,
   /// 8 bits in groups of 32 neighbours with a scale each, rounded by chance: 5.9 bytes a parameter
-  /// less of Adam. Of those in contiguous memory; the others that bf16 takes are bf16.
+  /// less of Adam. For tensors in contiguous memory; others that `bf16` would convert are bf16.
   int8,
 };
 
 /// The least number of elements of a tensor whose states may lie in fewer bits.
 inline constexpr std::int64_t kLeastCoded = 4096;
 
-/// How an optimizer keeps a 16-bit parameter, which is trained as FP32. Those other than master are
-/// of bf16 parameters (split: of fp16 ones, too) without gaps in their memory, others are refused;
-/// FP32 and FP64 parameters keep their dtype.
+/// The form in which an optimizer keeps a 16-bit parameter, which is trained as FP32. All modes but
+/// master are for bf16 parameters (split: for fp16 ones, too) without gaps in their memory; others
+/// are refused. FP32 and FP64 parameters keep their dtype.
 enum class WeightMode : std::uint8_t {
   /// An FP32 master beside the parameter, which is its copy, rounded ties to even: 4 bytes a
   /// parameter.
   master,
   /// The parameter is the upper half of the FP32 number, rounded ties away from zero, and the lower
-  /// half lies in the optimizer: 2 bytes a parameter, and no bit is lost. Of an fp16 parameter:
-  /// none of numbers from 2^-16 to 65,504; smaller ones are rounded to a multiple of 2^-39.
+  /// half lies in the optimizer: 2 bytes a parameter, and no bit is lost. For fp16 parameters this
+  /// holds from 2^-16 to 65,504; smaller numbers are rounded to a multiple of 2^-39.
   split,
-  /// As split, with 8 bits of the lower half, to which each step rounds: 1 byte a parameter.
+  /// The split form with 8 bits of the lower half, to which each step rounds: 1 byte a parameter.
   split24,
   /// The parameter alone, rounded up or down by chance in each step, so that small changes count in
   /// the mean: 0 bytes.
   stochastic,
 };
 
-/// How a demi optimizer steps, whatever its rule.
+/// The options of an optimizer of demi's that are not its rule's.
 struct StepOptions {
   /// true: a gradient with Inf or NaN changes nothing (this costs one read of the gradients).
   /// false: such gradients are applied, as in torch::optim, unless a GradScaler is in use.
@@ -66,17 +66,17 @@ struct StepOptions {
   bool low_precision_grads = false;
   /// The kernels to use. Not given: those that DEMI_KERNELS names, else the best for this machine.
   std::optional<kernels::Path> path = std::nullopt;
-  /// A step whose norm is above it changes nothing. The norm is that of all optimizers that one
-  /// call of GradScaler::step, or of loop::Step::finish, takes: they are skipped together. The loss
-  /// scale and its growth do not hear of such a step. Not given: no limit.
+  /// A step whose norm is above it changes nothing. The norm is that of all optimizers in one call
+  /// of GradScaler::step, or of loop::Step::finish: they are skipped together. Such a step does not
+  /// change the loss scale or its growth. Not given: no limit.
   std::optional<NormLimit> skip_norm_above = std::nullopt;
-  /// How the states of the rule are kept.
+  /// The form of the rule's states.
   Moments moments = Moments::fp32;
-  /// How 16-bit weights are trained.
+  /// The form of 16-bit weights.
   WeightMode weight_mode = WeightMode::master;
-  /// What is loaded from a state that was saved with other `moments` or another `weight_mode`.
-  /// false: it is decoded and kept in the optimizer's own form, and a warning says what that has
-  /// lost. true: it is refused, and nothing is changed.
+  /// Whether to refuse a state that was saved with other `moments` or another `weight_mode`. false:
+  /// it is decoded and kept in the optimizer's own form, and a warning says what that has lost.
+  /// true: it is refused, and nothing is changed.
   bool strict_state = false;
   /// Seed of the random bits by which states are rounded. The bits depend besides on the
   /// parameter's number through all groups, the updates that it has taken, and the element's place

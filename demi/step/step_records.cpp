@@ -15,7 +15,7 @@ void forget(StepRecords& records) {
   records = {.tensors = std::move(tensors)};
 }
 
-/// All but what holds whatever the gradients are.
+/// Forgets all records but those that hold for any gradients.
 void forget_gradients(StepRecords& records, Scaled scaled) {
   const bool flagged = records.flagged, takes_nonfinite = records.takes_nonfinite;
   forget(records);

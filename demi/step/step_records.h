@@ -19,7 +19,7 @@ enum class Seen : std::uint8_t {
   kOther,      // another one, or the held one made anew by backward, or none was held
 };
 
-/// What is recorded for one tensor.
+/// The record of one tensor.
 struct TensorRecord {
   bool has_gradient = false;
   bool held = false;                // the rest is for one gradient, and is forgotten with it
@@ -36,21 +36,21 @@ inline bool is_lost(const TensorRecord& record, Seen seen) {
   return record.held && (seen == Seen::kNone || seen == Seen::kOther);
 }
 
-/// Which gradients carry the loss scale that is recorded.
+/// The gradients that carry the recorded loss scale.
 enum class Scaled : std::uint8_t { kNone, kAll, kNarrow };  // none: no scale; narrow: of 16 bits
 
 /// Norm, greatest magnitude, and whether there is an Inf or NaN.
 enum class Norm : std::uint8_t { kUnknown, kOutdated, kCurrent };
 
-/// Which gradients the records are for.
+/// The gradients that the records are for.
 enum class Scope : std::uint8_t {
   kAny,     // those that the step finds
   kHeld,    // as long as one of the held gradients is there
   kSealed,  // as long as no gradient is written to, replaced, or added to the held ones
 };
 
-/// What is recorded for the next step of an optimizer, without the numbers themselves (the scale,
-/// the norm, factors), which are tensors that a device may hold.
+/// The records for the next step of an optimizer, without the numbers themselves (the scale, the
+/// norm, factors), which are tensors that a device may hold.
 struct DEMI_API StepRecords {
   Scaled scaled = Scaled::kNone;
   Norm norm = Norm::kUnknown;

@@ -18,13 +18,13 @@ class Walk {
     records_ = after(std::move(records_), event);
     return *this;
   }
-  /// For each tensor . no gradient, = the held one, w written to, n another.
+  /// A mark for each tensor: . no gradient, = the held one, w written to, n another.
   Walk& look(std::string_view marks) { return (*this)(Looked{seen(marks)}); }
   Walk& end_inspection(std::string_view marks) { return (*this)(InspectionEnded{seen(marks)}); }
   /// Gradients of a backward, measured and held, as GradScaler::step() and clipping begin.
   Walk& measured() { return look("nn")(Measured{})(Held{}); }
 
-  /// What is recorded, in words; nothing where nothing is.
+  /// The records in words; empty if there are none.
   std::string text() const {
     std::string words;
     const auto add = [&](bool is, const std::string& word) {

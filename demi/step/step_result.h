@@ -20,7 +20,7 @@ enum class SkipReason {
   kNorm,       // their norm was above StepOptions::skip_norm_above
 };
 
-/// What one optimizer step did. If the device decided (is_on_device()), each of skipped(),
+/// The result of one optimizer step. If the device decided (is_on_device()), each of skipped(),
 /// reason(), grad_norm() and scale() waits for it and reads the numbers; otherwise they cost
 /// nothing.
 class DEMI_API StepResult {
@@ -28,7 +28,7 @@ class DEMI_API StepResult {
   /// found_inf: 1 if the step was skipped; above_norm: 1 if it was for its norm. NaN in grad_norm:
   /// no pass computed it.
   struct Numbers {
-    /// As the step left them.
+    /// The numbers that the step left.
     float found_inf = 0, grad_norm = 0, scale = 1, above_norm = 0;
   };
 
@@ -45,7 +45,7 @@ class DEMI_API StepResult {
         loss_(std::move(loss)),
         written_on_(written_on) {}
 
-  /// All of them with one read.
+  /// All of these numbers, with one read.
   Numbers numbers() const;
 
   /// Whether the numbers are on a device, so that reading them waits for it.
@@ -86,7 +86,7 @@ class DEMI_API StepResult {
     return result;
   }
 
-  /// What the closure returned; undefined without one.
+  /// The loss that the closure returned; undefined without a closure.
   const at::Tensor& loss() const { return loss_; }
 
   /// Whether the step was skipped: fp32, (), 0 or 1, on the device of the step. Does not

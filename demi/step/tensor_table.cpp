@@ -289,8 +289,8 @@ void TensorTable::note_stream() {
   }
 }
 
-/// As note_stream(), for what lives for one step, or is replaced between two: it may have been made
-/// on another stream.
+/// Records the stream for tensors that live for one step, or are replaced between two: they may
+/// have been made on another stream.
 void TensorTable::note_stream_of_inputs() {
   if (!device().is_cuda()) return;
   const c10::Stream stream = *current_stream(device());
@@ -346,7 +346,8 @@ TensorTable::SinceUnscaled TensorTable::since_unscaled() const {
     const bool arrived =
         arrivals_of(member) != then.arrivals && !(is_same && version_of(gradient) == then.version);
     found.arrived |= arrived;
-    // One of 16 bits carries the scale until the step, and so does a sum that begins with it.
+    // A gradient of 16 bits carries the scale until the step, and so does a sum that begins with
+    // it.
     found.divided |= arrived ? is_same && then.divided : !is_16_bit(gradient.scalar_type());
   }
   return found;

@@ -41,11 +41,11 @@ class TensorTable {
 
   /// Compares .grad of all parameters with the held gradients, and nothing else.
   void compare(std::span<Seen> seen) const;
-  /// As compare(), and the passes read these gradients from now on. The pointers are valid until
-  /// the calling function of the optimizer ends. A gradient that is lost is held no more, and its
-  /// factor is gone. Throws UsageError for a gradient that does not fit. Returns whether a 16-bit
-  /// gradient was written to since it was held, or the program has put another tensor in its place,
-  /// which it may have made of it.
+  /// Compares as compare() does; the passes read these gradients from now on. The pointers are
+  /// valid until the calling function of the optimizer ends. A lost gradient is no longer held, and
+  /// its factor is dropped. Throws UsageError for a gradient that does not fit. Returns whether a
+  /// 16-bit gradient was written to since it was held, or was replaced by another tensor, which the
+  /// program may have made of it.
   bool read_gradients(Records records, std::span<Seen> seen);
   /// Notices a write to a 16-bit gradient from now on. One of them is watched, since clipping
   /// writes all.
@@ -80,7 +80,7 @@ class TensorTable {
 
   /// The member of a parameter; null for a parameter of another table.
   Member* member_of(const at::Tensor& parameter);
-  /// As member_of(); null also for a parameter without a gradient in this step.
+  /// The member of a parameter that has a gradient in this step, else null.
   Member* reader_of(const at::Tensor& parameter);
   /// The place of a member among those of all tables.
   std::size_t place_of(const Member& member) const { return first_ + index_of(member); }

@@ -14,8 +14,8 @@ inline bool is_16_bit(c10::ScalarType dtype) {
   return dtype == c10::ScalarType::Half || dtype == c10::ScalarType::BFloat16;
 }
 
-/// How the kernels call the format of fp16, bf16 and fp32 elements. fp32 for every other dtype:
-/// the kernels do not read those.
+/// The kernels' format for fp16, bf16 and fp32 elements. fp32 for every other dtype: the kernels do
+/// not read those.
 inline kernels::Storage storage_of(c10::ScalarType dtype) {
   if (dtype == c10::ScalarType::Half) return kernels::Storage::fp16;
   if (dtype == c10::ScalarType::BFloat16) return kernels::Storage::bf16;

@@ -8,9 +8,9 @@
 
 namespace demi::tensor {
 
-/// Where the results of costly ops of this thread are kept, or found, instead of being computed:
-/// recompute() with products kept sets it. Called below autograd, so the op's place in the graph
-/// and what it saves are as without.
+/// Keeps the results of costly ops of this thread, or returns those that it has in place of
+/// computing them: recompute() with Keep::products sets it. Called below autograd, so the op's
+/// place in the graph and the tensors that it saves are the same as without.
 class KeptResults {
  public:
   using Tensors = std::vector<at::Tensor>;

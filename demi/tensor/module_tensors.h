@@ -36,7 +36,7 @@ inline std::vector<NamedTensor> buffers_once(const torch::nn::Module& module) {
   return each_once(module.named_buffers());
 }
 
-/// Without names.
+/// The tensors without their names.
 inline std::vector<at::Tensor> without_names(std::vector<NamedTensor> named) {
   std::vector<at::Tensor> tensors;
   for (NamedTensor& one : named) tensors.push_back(std::move(one.tensor));

@@ -22,8 +22,8 @@ inline bool same(c10::IntArrayRef a, c10::IntArrayRef b) {
 }
 
 /// Whether every element of `view` is one of the dense tensor `base`: a view is bound to its base
-/// by autograd alone, and set_data on either, or an offset of its own, leads it elsewhere. An empty
-/// one lies nowhere.
+/// by autograd alone, and set_data on either, or an offset of its own, leads it elsewhere. False
+/// for an empty view.
 inline bool lies_within(const c10::TensorImpl& view, const c10::TensorImpl& base) {
   if (view.numel() == 0 ||
       view.unsafe_storage().unsafeGetStorageImpl() != base.unsafe_storage().unsafeGetStorageImpl())

@@ -41,7 +41,7 @@ class Agreement : public testing::OnRanks {};
 
 using ChangeOfOptions = std::function<void(TrainerOptions&)>;
 
-// What rank 1 has of its own. Rank 0 trains on four rows, without a validation.
+// The arguments of rank 1. Rank 0 trains on four rows, without a validation.
 struct RankOne {
   OptimizerToAgreeOn optimizer;
   ChangeOfOptions change = [](TrainerOptions&) {};
@@ -49,7 +49,7 @@ struct RankOne {
   bool validates = false;
 };
 
-// What each rank throws.
+// The error of each rank.
 std::vector<std::string> disagreement(
     const OptimizerToAgreeOn& first, const RankOne& other,
     const ChangeOfOptions& of_both = [](TrainerOptions&) {}) {

@@ -10,7 +10,7 @@
 // (core/bf16_products.h). A run whose ranks do so, or that is resumed in the other way, is warned.
 namespace demi::train {
 
-/// What a checkpoint's text is called that names the way.
+/// The key of the checkpoint's text that names the way.
 inline constexpr const char* kBf16ProductsText = "demi.bf16_products";
 
 /// The way of this run; "" if it multiplies no bf16 numbers in a region on a CPU.

@@ -30,8 +30,8 @@ struct BadSteps {
 std::optional<std::string> why_give_up(const History& history, const BadSteps& bad,
                                        int64_t give_up_after, const Precision& precision);
 
-/// The same at the end of training, where one bad step or validation is enough: there is no step to
-/// mend it.
+/// Why the run has failed, asked at the end of training, where one bad step or validation is
+/// enough: no later step can mend it.
 std::optional<std::string> why_failed(const History& history, const BadSteps& bad,
                                       int64_t give_up_after, const Precision& precision);
 

@@ -113,7 +113,8 @@ class EvaluationMode {
   std::vector<bool> was_training_;
 };
 
-// Over all ranks. One that had no batch does not know which sums there are, so all ask first.
+// The sums over all ranks. A rank without a batch does not know which sums there are, so all ask
+// first.
 Sums over_ranks(const Sums& own, distributed::ProcessGroup& group, bool& stopped) {
   const auto classes = [](const at::Tensor& t) { return t.defined() ? t.numel() : int64_t{0}; };
   const at::Tensor there = at::zeros({3}, at::kLong);

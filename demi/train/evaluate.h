@@ -19,11 +19,11 @@
 
 namespace demi::train {
 
-/// How a model is evaluated.
+/// Options of an evaluation.
 struct EvaluateOptions {
   Precision precision = parse_precision("fp32");  // the format that the model runs in
   c10::Device device = c10::kCPU;  // where the batches are moved to, and where the model is
-  /// As TrainerOptions::op_policy.
+  /// Same as TrainerOptions::op_policy.
   std::optional<OpPolicy> op_policy = std::nullopt;
   /// The loss that is reported.
   LossFunction loss = Loss::cross_entropy;
@@ -31,9 +31,9 @@ struct EvaluateOptions {
   std::vector<Metric> metrics = {};
   /// true: also the accuracy of each class. No effect with a loss that has no accuracy.
   bool per_class = false;
-  /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
+  /// Whether subnormal numbers count as 0 on a CPU (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
-  /// As TrainerOptions::backends.
+  /// Same as TrainerOptions::backends.
   Backends backends = {};
   /// Asked before each batch. true: the evaluation ends with the batches so far.
   std::function<bool()> should_stop = {};

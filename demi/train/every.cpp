@@ -33,7 +33,8 @@ std::optional<Number> number_in(std::string_view text) {
                     .advice = meant.empty() ? "" : "did you mean " + meant + "?"});
 }
 
-/// Takes a number and its unit off the front of `text`; nothing if there is none.
+/// Removes a number and its unit from the front of `text`, and returns them; nullopt if there are
+/// none.
 std::optional<std::pair<double, std::string_view>> take_part(std::string_view& text) {
   const std::size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
   const std::size_t end = std::min(text.find_first_of("0123456789.", digits), text.size());

@@ -10,11 +10,11 @@
 namespace demi::train {
 
 /// The minutes of a time such as "11h50m", "1.5h", "10min", "90s": hours, minutes and seconds in
-/// this order, each at most once. Nothing for other text.
+/// this order, each at most once. nullopt for other text.
 DEMI_API std::optional<double> minutes_in(std::string_view text);
 
-/// How often something is done in a run. 0: not by this measure; if several are given, whenever one
-/// of them is due.
+/// The interval at which something is done in a run. A measure of 0 does not count; of several
+/// measures each makes it due.
 struct Every {
   /// Optimizer steps.
   int64_t steps = 0;
@@ -26,7 +26,7 @@ struct Every {
   /// Reads "400" (steps), "1epoch" or "2epochs", and a time as minutes_in; "0" is never. Throws
   /// UsageError for other text.
   DEMI_API static Every parse(std::string_view text);
-  /// The text that parse() reads. Of several measures the first.
+  /// The text that parse() reads; of several measures the first one's.
   DEMI_API std::string to_string() const;
 
   /// Whether no measure is set.
@@ -34,8 +34,8 @@ struct Every {
   bool operator==(const Every&) const = default;
 };
 
-/// What Every::parse reads where `text` has blanks too many: "1epoch" for "1 epoch". "" for other
-/// text.
+/// The text without blanks if Every::parse reads it then: "1epoch" for "1 epoch". "" for other
+/// text, and for text without blanks.
 DEMI_API std::string every_meant(std::string_view text);
 
 }  // namespace demi::train

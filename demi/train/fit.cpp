@@ -44,7 +44,7 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .group = setup.ranks.group()};
 }
 
-// As torch::manual_seed set it.
+// The seed that torch::manual_seed set.
 std::uint64_t seed_of_cpu() {
   at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
   const std::lock_guard lock(generator.mutex());
@@ -132,7 +132,7 @@ class Fit::Relay final : public StepObserver {
   Fit& fit_;
 };
 
-// What the Trainer counts of a batch is recorded, and read when it is due.
+// Makes a Step that records the Trainer's counts of a batch, and reads them when they are due.
 void Fit::make_step() {
   schedules_ = setup_.schedules;
   step_.emplace(setup_.job(), loop::Options{.precision = setup_.precision,
@@ -149,8 +149,8 @@ void Fit::make_step() {
   state_.set_step(&*step_);
 }
 
-// The step's sums, gradients and random numbers of a resumed run; they are not loaded before,
-// since whoever made the loaders may have drawn random numbers.
+// Loads the step's sums, gradients and random numbers of a resumed run. They are not loaded before,
+// since making the loaders may have drawn random numbers.
 void Fit::begin() {
   const bool is_begun = std::exchange(is_begun_, true);
   const auto agree_on_seed = [&](std::optional<std::uint64_t> saved) {
@@ -185,8 +185,8 @@ struct Fit::StepReport {
   int64_t examples = 0;  // of the epoch so far
 };
 
-// Steps that have not been read yet belong to the history, too. No callback is told, since one of
-// them may be what has thrown.
+// Adds the steps that have not been read yet to the history, and saves. No callback is called,
+// since one of them may have thrown.
 void Fit::keep_after_exception(bool warns) {
   try {
     count_step();
@@ -270,7 +270,7 @@ void Fit::tell_epoch_begin() {
     if (one.callback) one.callback->on_epoch_begin(progress_.epoch.epoch, data_.epochs, steps);
 }
 
-// In the epoch, of a run that is not over.
+// Whether the epoch has another batch, in a run that is not over.
 bool Fit::has_batch() const { return progress_.position < progress_.shape.batches && !is_over(); }
 
 void Fit::start_counting() {
@@ -302,7 +302,7 @@ void Fit::read_whole_epoch() {
   read();
 }
 
-// With several ranks, all know it from agree_on_step().
+// Several ranks know it from agree_on_step().
 bool Fit::is_told_to_stop(bool step_done) {
   if (setup_.ranks.are_several()) return step_done && std::exchange(stop_is_agreed_, false);
   return options_.should_stop && options_.should_stop();
@@ -314,7 +314,7 @@ bool Fit::ends_step() const {
   return next == progress_.shape.batches || next % options_.accumulate == 0;
 }
 
-// In the place of one batch: other ranks have one, and this rank takes their step.
+// Passes over a batch that this rank does not have and others do: it takes their step.
 bool Fit::pass_without_batch() {
   stage_ = Stage::kInBatch;
   state_.has_changed();
@@ -330,7 +330,7 @@ bool Fit::pass_without_batch() {
   return steps;
 }
 
-// One batch; whether a step was taken after it.
+// Trains on a batch. Returns whether a step was taken after it.
 bool Fit::train_batch() {
   if (progress_.position % options_.accumulate == 0) {  // the first of its step
     batches_in_step_ = shares_in_step_ = 0;
@@ -368,14 +368,14 @@ bool Fit::train_batch() {
   return steps;
 }
 
-// The step's sums are those of all ranks from here on. Nothing is sent between here and the next
-// backward, so what a rank does alone in between (an exception, a checkpoint) needs no other one.
+// Makes the step's sums those of all ranks. Nothing is sent between here and the next backward, so
+// an action of one rank in between (an exception, a checkpoint) needs no other one.
 void Fit::agree_on_step() {
   if (!setup_.ranks.are_several()) return;
   loop::Sums& sums = step_->recorder().window().sums;
   const bool stop = options_.should_stop && options_.should_stop();
   const bool save = state_.asks_to_save();
-  // As many numbers on each: a rank without a batch has no sums.
+  // All ranks send equally many numbers: a rank without a batch has no sums.
   std::vector<double> numbers{stop ? 1.0 : 0.0, save ? 1.0 : 0.0,
                               static_cast<double>(sums.examples), batches_in_step_,
                               shares_in_step_};
@@ -387,7 +387,8 @@ void Fit::agree_on_step() {
   stop_is_agreed_ = all[0] > 0;
   state_.agree_to_save(all[1] > 0);
   sums.examples = static_cast<int64_t>(all[2]);
-  // Means of batches of which some targets were ignored become the mean over all that were not.
+  // Turns means over batches with ignored targets into the mean over all targets that are not
+  // ignored.
   if (all[4] > 0 && all[3] != all[4]) scale_gradients(setup_, all[3] / all[4]);
   auto next = all.begin() + 5;
   loop::each_sum(sums, [&next](const char*, at::Tensor& sum) {
@@ -421,7 +422,7 @@ void Fit::on_update(const StepView& view) {
   for (const Watcher& one : setup_.watchers) one.observer->after_update(view);
 }
 
-// Until now, for the epoch and for an open window.
+// Counts the seconds until now, for the epoch and for an open window.
 void Fit::count_seconds() {
   progress_.window = step_->recorder().window_until_now();
   const auto now = Clock::now();
@@ -497,8 +498,8 @@ void Fit::end_epoch() {
   close_epoch();
 }
 
-// One example with a NaN is enough for a mean that says nothing, and changes no weight where its
-// step is skipped: such a run succeeds, so nothing else would say it.
+// Warns if the epoch's mean loss is not finite. One example with a NaN is enough for that, and
+// changes no weight if its step is skipped: such a run succeeds without another message.
 void Fit::warn_of_lost_mean() {
   const EpochRecord& epoch = progress_.epoch;
   const History& history = progress_.history;

@@ -34,9 +34,9 @@ class Fit {
   /// Steps before those of the history.
   void add_earlier(std::vector<StepMetrics> steps);
 
-  /// The state between the last batch and the next; of a run that was ended within an epoch, from
-  /// before that epoch was closed, so that it can go on. If the ranks share the optimizers' states,
-  /// all of them call it, and those other than the first get nothing.
+  /// The state between the last batch and the next. If training ended within an epoch, the state
+  /// from before that epoch was closed, so that a run can resume in it. If the ranks share the
+  /// optimizers' states, all of them call it, and all but the first get an empty one.
   checkpoint::Checkpoint checkpoint();
 
  private:
@@ -90,8 +90,8 @@ class Fit {
   class Relay;
   std::vector<std::shared_ptr<optim::lr::Scheduler>> schedules_;  // of the Step
   std::optional<loop::Step> step_;                                // from the first part on
-  /// With several ranks: of the open step's batches on this one, and of their targets the shares
-  /// that count.
+  /// This rank's batches in the open step, and the sum of their shares of targets that count; with
+  /// several ranks.
   double batches_in_step_ = 0, shares_in_step_ = 0;
   Stage stage_ = Stage::kBetweenBatches;
   bool stop_is_agreed_ = false;  // with several ranks
@@ -99,7 +99,7 @@ class Fit {
   bool ended_ = false;
   bool has_warned_ = false;
   bool is_counting_ = false;  // the seconds of the epoch
-  /// Of the epoch, before this object began to count.
+  /// Seconds of the epoch's phases before this object began to count.
   std::array<double, profile::kPhaseNames.size()> phases_before_{};
   Clock::time_point counted_;
 };

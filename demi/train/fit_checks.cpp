@@ -13,9 +13,9 @@
 namespace demi::train {
 namespace {
 
-// Ranks leave examples out that they cannot share evenly, so another number of them may cut the
-// same data otherwise at its end: by less than a batch. What was read of the epoch says how large
-// that is.
+// Whether the two shapes differ at the epoch's end alone. Ranks leave out examples that they cannot
+// share evenly, so another number of ranks may cut the same data differently there, by less than a
+// batch. The part of the epoch that was read shows the size of a batch.
 bool differs_at_the_end_alone(const Progress& progress, const EpochShape& now, int64_t batch_now) {
   const EpochShape& then = progress.shape;
   if (progress.position == 0 || progress.position >= std::min(then.batches, now.batches))

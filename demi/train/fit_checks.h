@@ -9,12 +9,13 @@
 
 namespace demi::train {
 
-/// What a fit trains on, and for how long. Loaders outlive it.
+/// The data of a fit, and its number of epochs. Loaders outlive it.
 struct FitData {
   const data::Loader& training;
   const data::Loader* validation;  // none: null
   int64_t epochs;
-  /// Of an epoch: this rank may have fewer than others, of which it takes the steps too.
+  /// Batches of an epoch. With uneven_batches the most of any rank: a rank with fewer takes the
+  /// steps of the others, too.
   int64_t batches;
 
   FitData(const Setup& setup, const data::Loader& training, const data::Loader* validation,
@@ -24,10 +25,11 @@ struct FitData {
   }
 };
 
-// What a fit accepts, and what its ranks have to have in common. All of these throw UsageError; of
-// several ranks each calls them.
+// Checks of a fit's arguments, and of those that its ranks must have in common. All of them throw
+// UsageError; every rank calls them.
 
-/// `resumed`: from the middle of an epoch of these batches, if from the middle of one.
+/// Refuses a run from the middle of an epoch of other batches, unless they differ at the epoch's
+/// end alone.
 void check_resumed(const Setup& setup, const FitData& data, const Progress& resumed);
 void check_data(const Setup& setup, const FitData& data);
 /// `begin`: where the training begins.

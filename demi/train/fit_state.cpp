@@ -33,7 +33,7 @@ constexpr auto kRankSeed = "ranks/seed";
 constexpr std::string_view kIndices = "gradient.indices/", kValues = "gradient.values/";
 constexpr std::string_view kWindow = "window/", kStatistics = "statistics/";
 
-// By the names that a checkpoint has for them.
+// The parameters by their names in a checkpoint.
 std::map<std::string, at::Tensor> parameters_of(const Setup& setup) {
   std::map<std::string, at::Tensor> all;
   for (auto& [name, parameter] : tensor::parameters_once(*setup.network.module))
@@ -76,14 +76,15 @@ at::Tensor sparse_gradient(const std::string& name, const at::Tensor& parameter,
                                parameter.sizes());
 }
 
-// In the parameter's layout, as backward makes gradients: sums over them keep their order.
+// Copies the gradient to the parameter's layout, in which backward makes gradients: sums over them
+// keep their order.
 at::Tensor gradient_like(const at::Tensor& parameter, const at::Tensor& value) {
   return at::empty_like(parameter,
                         parameter.options().dtype(value.scalar_type()).requires_grad(false))
       .copy_(value);
 }
 
-// With several ranks, those other than the first save nothing.
+// The options; of several ranks, those other than the first save nothing.
 CheckpointOptions checkpoints_of(const Setup& setup) {
   return setup.ranks.is_first() ? setup.options.checkpoints : CheckpointOptions();
 }
@@ -163,7 +164,7 @@ FitState::Due FitState::due_after_epoch(std::int64_t epoch, bool is_best) {
   return static_cast<Due>(of_saving_rank(static_cast<std::int64_t>(due)));
 }
 
-// What a thread writes may fail after the last step that could have said so.
+// A write of the thread may fail after the last step that could have reported it.
 void FitState::settle() { is_saved_ = plan_.is_written() && is_saved_; }
 
 bool FitState::is_due_at_end() {
@@ -173,7 +174,7 @@ bool FitState::is_due_at_end() {
   return of_saving_rank(due ? 1 : 0) != 0;
 }
 
-// What rank 0 says of saving, if all ranks have to take part in it.
+// Rank 0's answer on saving, if all ranks have to take part in it.
 std::int64_t FitState::of_saving_rank(std::int64_t number) const {
   if (setup_.shards.empty()) return number;
   return static_cast<std::int64_t>(setup_.ranks.of_first(static_cast<std::uint64_t>(number)));
@@ -229,7 +230,7 @@ bool FitState::is_among_best() const {
   return !std::isnan(last.loss) && as_good < options_.checkpoints.best_count;
 }
 
-// Of the state between two batches that `progress_` describes.
+// Options for the state between two batches that `progress_` describes.
 checkpoint::SaveOptions FitState::how_to_save(bool is_best) const {
   const Every& keep = options_.checkpoints.keep_every;
   const std::vector<EpochRecord>& epochs = progress_.history.epochs;
@@ -248,8 +249,8 @@ checkpoint::SaveOptions FitState::how_to_save(bool is_best) const {
   return how;
 }
 
-// Of a run that was ended within an epoch, also where the first try has failed, the state that was
-// kept.
+// Saves the state that was kept if the run ended within an epoch, also after a first try has
+// failed.
 void FitState::save(bool is_best) {
   const checkpoint::Checkpoint state = checkpoint();
   is_saved_ = !is_on() || plan_.save(progress_.step, state, how_to_save(is_best));

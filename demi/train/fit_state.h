@@ -15,7 +15,7 @@
 
 namespace demi::train {
 
-/// Where a fit resumes a run. The objects of the Setup are loaded already.
+/// The point at which a fit resumes a run. The objects of the Setup are loaded already.
 struct ResumePoint {
   Progress progress;
   checkpoint::NamedTensors gradients;  // of an open window, by parameter, as backward makes them
@@ -32,7 +32,7 @@ ResumePoint read_resume_point(checkpoint::Checkpoint& from, Setup& setup);
 /// The parameters' gradients become those that were saved.
 void set_gradients(const ResumePoint& resume_point, const Setup& setup);
 
-/// What an exception finds half done.
+/// The part of a step that an exception may interrupt.
 enum class Stage { kBetweenBatches, kInBatch, kInUpdate };
 
 /// Captures and saves the state of a fit, as checkpoints hold it. Ranks that share the optimizers'
@@ -61,38 +61,40 @@ class FitState {
   /// The state is not the one that was saved last.
   void has_changed();
 
-  /// With several ranks, which save after a step alone: whether this rank asks for it after the one
-  /// that it is about to take.
+  /// Whether this rank asks the others to save after the step that it is about to take. Several
+  /// ranks save after steps alone.
   bool asks_to_save();
-  /// What the ranks have made of it.
+  /// Sets whether the ranks have agreed to save.
   void agree_to_save(bool save) { save_is_agreed_ = save; }
 
-  /// `epoch_done`: it was the last batch of its epoch. What is due then is saved once the epoch is
-  /// closed, with its test figures: one checkpoint, not two of the same step.
+  /// Whether a save is due. `epoch_done`: the batch was the last of its epoch. A save that is due
+  /// then waits until the epoch is closed, with its test figures: one checkpoint, not two of the
+  /// same step.
   bool is_due_after_batch(bool step_done, bool epoch_done);
   enum class Due : std::int64_t { kNo, kLast, kBest };
   Due due_after_epoch(std::int64_t epoch, bool is_best);  // the history has the epoch
   bool is_due_at_end();
 
-  /// Of a run that was ended within an epoch, the state that was kept; else the present one.
+  /// The state that was kept of a run that ended within an epoch; else the present one.
   checkpoint::Checkpoint checkpoint();
 
   void save(bool is_best);
 
-  /// Training ends within the epoch: what would go on is the state from before the epoch is closed.
+  /// Keeps the state from before the epoch is closed, from which a run that ends within it resumes.
   void keep_open_epoch();
   bool is_kept() const { return kept_.has_value(); }
 
   /// A batch that was interrupted is repeated, with the whole step that it belongs to. An
   /// interrupted update is not saved, since it may have changed some of the weights. Nor is
   /// anything saved if the other ranks would have to send their share of the optimizers' states:
-  /// what was saved before is what remains.
+  /// the checkpoints from before remain.
   void save_after_exception(Stage stage);
 
   /// Waits until everything is on the disk. Throws what writing it threw.
   void finish() { plan_.finish(); }
 
-  /// In words, where ranks go on that have lost one. Empty for one process, and without a folder.
+  /// A sentence that names the last checkpoint, for ranks that have lost another one. Empty for one
+  /// process, and without a folder.
   std::string last_checkpoint() const;
 
  private:

@@ -152,7 +152,7 @@ const double* metric_in(const EpochRecord& epoch, const std::string& name) {
   return nullptr;
 }
 
-// A run that goes on may have other metrics, in another order: each name has one column.
+// A resumed run may have other metrics, in another order: each name has one column.
 void write_metrics(const std::vector<EpochRecord>& epochs, ColumnWriter& table) {
   std::vector<std::string> names;
   for (const EpochRecord& epoch : epochs)

@@ -6,8 +6,8 @@
 
 namespace demi::train {
 
-/// Writes steps and epochs as columns, one tensor a field: "history/steps.loss", fp64, (steps); NaN
-/// stands for an accuracy or a scale that there is none of. Of steps the last `most`; 0: all.
+/// Writes steps and epochs as columns, one tensor a field: "history/steps.loss", fp64, (steps). A
+/// missing accuracy or scale is NaN. Writes the last `most` steps; 0: all.
 DEMI_API void write_columns(const History& history, checkpoint::NamedTensors& to, int64_t most = 0);
 
 /// Reads them back. Throws UsageError for columns that are missing or differ in length.

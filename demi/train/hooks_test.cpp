@@ -1,4 +1,4 @@
-// What callbacks see of a step while it is taken, and the norm of its gradients in the records.
+// The view of callbacks on a step while it is taken, and the norm of its gradients in the records.
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/optim/sgd.h>

@@ -1,4 +1,4 @@
-// Which checkpoints of a run stay: by keep_every, by best_count, and across a restart.
+// The checkpoints of a run that stay: by keep_every, by best_count, and across a restart.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>

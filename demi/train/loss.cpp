@@ -36,8 +36,8 @@ std::vector<std::int64_t> without_ones(at::IntArrayRef sizes) {
 
 bool is_soft(const at::Tensor& target) { return target.is_floating_point(); }
 
-// Of cross entropy. A shape that does not fit would be read as something else, or end in a message
-// of LibTorch's that names no target.
+// Checks the arguments of a cross entropy. A shape that does not fit would be read as something
+// else, or end in a message of LibTorch's that names no target.
 void check_classes(Loss loss, const at::Tensor& output, const at::Tensor& target) {
   const bool takes_soft = loss == Loss::cross_entropy;
   const auto refuse = [&](const char* what, const std::string& accepted, const char* advice) {

@@ -43,16 +43,16 @@ DEMI_API at::Tensor target_like(const at::Tensor& output, const at::Tensor& targ
 DEMI_API at::Tensor loss_of(Loss loss, const at::Tensor& output, const at::Tensor& target,
                             double label_smoothing = 0);
 
-/// Which answers of the batch are right: bool, of the shape of classes or labels, on the output's
-/// device. An ignored one is not. Undefined for mse. Does not synchronise.
+/// Whether each answer of the batch is right: bool, of the shape of classes or labels, on the
+/// output's device; false for an ignored one. Undefined for mse. Does not synchronise.
 DEMI_API at::Tensor right_ones(Loss loss, const at::Tensor& output, const at::Tensor& target);
 
-/// How many answers of the batch count: () int64 on the output's device. Undefined for mse. Does
-/// not synchronise.
+/// Number of the batch's answers that count: () int64 on the output's device. Undefined for mse.
+/// Does not synchronise.
 DEMI_API at::Tensor answers_in(Loss loss, const at::Tensor& output, const at::Tensor& target);
 
-/// What a batch adds to the sum that is later divided by all answers, or examples where `answers`
-/// is undefined. A batch without answers, whose mean is NaN, adds 0.
+/// The batch's part of the sum that is later divided by all answers, or by all examples if
+/// `answers` is undefined. A batch without answers, whose mean is NaN, adds 0.
 at::Tensor sum_over(const at::Tensor& mean, const at::Tensor& answers, std::int64_t examples);
 
 /// A loss by name, times a weight, or a function of yours: of output and target, returning the mean
@@ -78,11 +78,11 @@ class DEMI_API LossFunction {
   /// loss does not take.
   at::Tensor operator()(const at::Tensor& output, const at::Tensor& target,
                         double label_smoothing = 0) const;
-  /// As right_ones(); undefined for a function of yours.
+  /// The right_ones() of this loss; undefined for a function of yours.
   at::Tensor is_right(const at::Tensor& output, const at::Tensor& target) const;
-  /// As answers_in(); undefined for a function of yours.
+  /// The answers_in() of this loss; undefined for a function of yours.
   at::Tensor answers(const at::Tensor& output, const at::Tensor& target) const;
-  /// What the loss is multiplied by.
+  /// The factor of the loss.
   double weight() const { return weight_; }
   /// Whether an accuracy has a meaning: not for mse and a function of yours.
   bool has_accuracy() const { return !function_ && loss_ != Loss::mse; }
@@ -93,7 +93,7 @@ class DEMI_API LossFunction {
     at::Tensor of_answers;   // () or more, int64
     std::int64_t count = 0;  // how many classes there are
   };
-  /// Of a loss that has an accuracy.
+  /// The classes of the batch's answers; for a loss that has an accuracy.
   Classes classes(const at::Tensor& output, const at::Tensor& target) const;
   /// The share of the batch's targets that count: 1, unless LibTorch ignores some (-100, in a cross
   /// entropy of classes). Synchronises there.

@@ -21,7 +21,7 @@ namespace demi::train {
 /// The cross entropy of a batch as a network computes it.
 struct OwnLoss {
   at::Tensor mean;   ///< Over the targets that are not kIgnoredClass: one number, on a graph.
-  at::Tensor right;  ///< As right_ones(): bool, the target's shape. Undefined: no accuracy.
+  at::Tensor right;  ///< Right answers, as right_ones(). Undefined: no accuracy.
 };
 
 /// A model of any type, as the trainer uses it: its module, and a function that computes its output

@@ -96,7 +96,7 @@ TEST(OddData, Fp64InputsTrainAsFp32OnesInEveryPrecision) {
   }
 }
 
-/// What LibTorch is warned of while it lives.
+/// Collects the warnings while it lives.
 class Warnings : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override { texts.push_back(warning.msg()); }

@@ -27,7 +27,7 @@ class OnRanks : public ::testing::Test {
   BackendsGuard settings_{{.cuda_matmul_allow_tf32 = false, .cudnn_allow_tf32 = false}};
 };
 
-/// For options that hold a group which ends with its rank.
+/// Wraps, for options that hold a pointer, a group that ends with its rank.
 inline std::shared_ptr<distributed::ProcessGroup> shared_group(distributed::ProcessGroup& group) {
   return {&group, [](distributed::ProcessGroup*) {}};
 }

@@ -55,7 +55,7 @@ checkpoint::Checkpoint fixture() {
   return checkpoint::load(source_dir() / "tests/fixtures/train/open_window");
 }
 
-// What that version's records said, of the run that went on from there, too.
+// The records of that version, also of the run that was resumed from there.
 struct Row {
   int64_t step, examples;  // examples: of the epoch so far
   double loss, accuracy, learning_rate, loss_scale, grad_norm;

@@ -8,21 +8,21 @@
 
 namespace demi::train {
 
-/// How a run's epochs are cut into batches and steps.
+/// Batches and examples of an epoch, and batches of a step.
 struct EpochShape {
   int64_t batches = 0, examples = 0, accumulate = 1;
   bool operator==(const EpochShape&) const = default;
 };
 
-/// Where a run stands, between two batches. With the objects that it trains this is all that the
-/// rest of the run depends on.
+/// The progress of a run, between two batches. The rest of the run depends on this and on the
+/// objects that it trains, and on nothing else.
 struct Progress {
   int64_t epochs_begun = 0;
   int64_t position = 0;   // of the next batch in the epoch
   bool in_epoch = false;  // its end, with the validation, is still to come
   int64_t step = 0;       // taken so far
-  /// Steps since the device was read because it was time to. A read for a checkpoint changes
-  /// nothing of when the next one is.
+  /// Steps since the device was last read on schedule. A read for a checkpoint does not change when
+  /// the next one is due.
   int64_t steps_since_read = 0;
   int64_t bad_steps_in_a_row = 0;
   StepMetrics first_bad;  // the first of these
@@ -40,12 +40,12 @@ struct Progress {
 };
 
 /// Writes everything but parameters' gradients: `numbers` "progress", `state` "history/..." and
-/// "window/...". Whether training was stopped or failed is not part of it: it goes on. Of the
-/// history's steps the last `most`; 0: all.
+/// "window/...". Does not write whether training was stopped or failed, since the run resumes.
+/// Writes the last `most` steps of the history; 0: all.
 void write(const Progress& progress, checkpoint::Checkpoint& to, int64_t most = 0);
 
-/// Reads it back. Throws UsageError if the checkpoint is not that of a Trainer, or holds numbers
-/// that cannot be.
+/// Reads it back. Throws UsageError if the checkpoint is not that of a Trainer, or holds impossible
+/// numbers.
 Progress read_progress(const checkpoint::Checkpoint& from);
 
 }  // namespace demi::train

@@ -42,7 +42,7 @@ std::vector<double> totals(distributed::ProcessGroup* group, std::vector<double>
   return numbers_of(sums);
 }
 
-// Not compared over the ranks, since it happens in each step.
+// The totals, not compared over the ranks, since each step asks for them.
 std::vector<double> Ranks::totals(std::vector<double> of_this_rank) const {
   if (!are_several()) return of_this_rank;
   const at::Tensor sums = tensor_of(of_this_rank);

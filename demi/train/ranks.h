@@ -16,7 +16,7 @@ namespace demi::train {
 /// The processes that train one model together, as a run sees them. Alone, nothing is sent.
 class DEMI_API Ranks {
  public:
-  /// One process.
+  /// A single process.
   Ranks() = default;
   /// The module's parameters and buffers become those of rank 0, and backward averages gradients
   /// from here on. `group`: null, or of one rank, for one process.
@@ -49,9 +49,9 @@ class DEMI_API Ranks {
   /// The number of rank 0.
   std::uint64_t of_first(std::uint64_t number) const;
 
-  /// LibTorch's random numbers from here on are those of this rank in that step, a function of
-  /// `seed`: two ranks draw other ones (dropout), and a run that goes on on more or fewer ranks
-  /// draws the same as if it had always had so many.
+  /// Seeds LibTorch's random numbers for this rank and step, by a function of `seed`. Two ranks
+  /// draw different numbers (dropout), and a run that resumes with more or fewer ranks draws the
+  /// same as if it had always had so many.
   void seed(std::uint64_t seed, std::int64_t step) const;
 
  private:

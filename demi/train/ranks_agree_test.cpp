@@ -1,5 +1,5 @@
-// What would make the ranks of a training differ from one process with all their batches, or from
-// each other: it is trained as there, or refused before it does harm.
+// Causes that would make the ranks of a training differ from one process with all their batches, or
+// from each other: the run is trained as there, or refused before it does harm.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -41,7 +41,7 @@ constexpr double kPartRate = 0.5;
 // most 12 steps of a net whose steps do not widen it by more than a factor of 2 each.
 constexpr double kPartTolerance = 1e-11;
 
-// What a rank trains, and with what.
+// The objects that a rank trains, and its options.
 struct Part {
   torch::nn::Sequential net;
   TrainerOptions options;

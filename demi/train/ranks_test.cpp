@@ -45,7 +45,7 @@ data::SyntheticRows rows_of_a_plane() {
   return rows;
 }
 
-// What a run leaves: its losses, its weights, and what it counted.
+// The result of a run: its losses, its weights, and its counts.
 struct PlaneOutcome {
   History history;
   at::Tensor weight;
@@ -118,7 +118,7 @@ double plane_tolerance(int64_t steps, int64_t all_batch, int ranks) {
   return 2 * static_cast<double>(steps) * (kRate * of_gradient + kUnit);
 }
 
-// Of a loss (r^2, |r| <= 15) whose weights differ so much.
+// The tolerance of a loss (r^2, |r| <= 15) whose weights differ so much.
 double plane_loss_tolerance(int64_t steps, int64_t all_batch, int ranks) {
   return 2 * 15 * 2 * std::sqrt(double{kPlaneFeatures}) * plane_tolerance(steps, all_batch, ranks) +
          static_cast<double>(all_batch + 8) * 15 * 15 * 0x1p-24;

@@ -84,7 +84,7 @@ inline void expect_same(const checkpoint::Checkpoint& a, const checkpoint::Check
   EXPECT_EQ(a.text, b.text);
 }
 
-/// One training, made of new objects each time.
+/// A training, made of new objects each time.
 struct Job {
   Network network;
   TrainerOptions options;
@@ -100,7 +100,7 @@ inline std::shared_ptr<const data::Loader> rows(int64_t examples, int64_t batch_
       input, target, data::OrderOptions{.batch_size = batch_size, .shuffle = true, .seed = seed});
 }
 
-/// What a run leaves.
+/// The result of a run.
 struct Outcome {
   checkpoint::Checkpoint state;
   History history;

@@ -52,7 +52,7 @@ void SavePlan::write(checkpoint::Checkpoint state, const checkpoint::SaveOptions
   if (options_.before_save) options_.before_save(state);
   if (options_.in_background) {
     writer_->save(step_, state, how);
-    failed_ = now();  // what is being written is not tried again meanwhile
+    failed_ = now();  // a write in progress is not tried again meanwhile
     is_pending_ = true;
   } else {
     checkpoint::save(writer_->folder(), step_, state, how);  // without a copy in memory
@@ -73,7 +73,7 @@ bool SavePlan::is_written() {
   return !failure_;
 }
 
-// One warning an outage. The step makes it another text than that of the outage before.
+// Warns once an outage. The step makes the text differ from that of the outage before.
 bool SavePlan::goes_on_after(const std::function<void()>& saving) try {
   saving();
   return true;

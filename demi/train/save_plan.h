@@ -25,7 +25,7 @@ class SavePlan {
   bool keeps_best() const { return options_.keep_best; }
   const CheckpointOptions& options() const { return options_; }
 
-  /// After a batch; `step_done`: it was the last of its step.
+  /// Whether a save is due after a batch. `step_done`: the batch was the last of its step.
   bool is_due_after_batch(int64_t step, bool step_done);
   bool is_due_after_epoch(int64_t epoch) const;
 

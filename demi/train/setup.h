@@ -15,14 +15,14 @@
 
 namespace demi::train {
 
-/// Who hears of the steps, and if it is a Callback, of epochs too.
+/// An observer of the steps. A Callback observes epochs, too.
 struct Watcher {
   std::shared_ptr<StepObserver> observer;
   Callback* callback = nullptr;
 };
 
-/// What a Trainer trains, and with what. It outlives each fit, so a second one goes on with the
-/// scale and the moments of the first.
+/// The objects that a Trainer trains, and its options. It outlives each fit, so a second fit
+/// continues with the scale and the moments of the first.
 struct Setup {
   Network network;
   TrainerOptions options;
@@ -30,9 +30,10 @@ struct Setup {
   GradScaler scaler;
   std::optional<EMA> average;
   Ranks ranks = {};
-  /// One an optimizer, if the ranks share their states; else none.
+  /// The sharded states, one for each optimizer, if the ranks share them; else none.
   std::vector<std::unique_ptr<distributed::ShardedOptimizerState>> shards = {};
-  /// One an optimizer, or none; each fit has its own, and keeps them.
+  /// The schedules, one for each optimizer, or none. They are made anew for each fit, which holds
+  /// them, too.
   std::vector<std::shared_ptr<optim::lr::Scheduler>> schedules;
   std::list<Watcher> watchers;  // one may add another while they are called
 
@@ -49,19 +50,19 @@ struct Setup {
   /// Averages begin as the weights are when the first fit does.
   void begin_average();
 
-  /// If there are several ranks: each keeps a share of the optimizers' states from here on. Throws
-  /// UsageError for an optimizer that is not demi's.
+  /// If there are several ranks, makes each keep a share of the optimizers' states from here on.
+  /// Throws UsageError for an optimizer that is not demi's.
   void shard_optimizers();
 
   /// Whether an optimizer skips steps for their norm.
   bool has_norm_limit() const;
 
-  /// As a checkpoint and a Step see it.
+  /// The objects as a checkpoint and a Step take them.
   loop::Job job();
 };
 
-/// What the optimizers hold beside the module's parameters: learned weights of losses, a
-/// temperature.
+/// The tensors that the optimizers hold beside the module's parameters: learned weights of losses,
+/// a temperature.
 std::vector<at::Tensor> parameters_elsewhere(const torch::nn::Module& module,
                                              const TrainerOptions& options);
 

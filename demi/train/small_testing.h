@@ -37,7 +37,7 @@ struct Small {
   }
   Rows loader(int64_t batch = 4) const { return {input, target, batch}; }
   at::Tensor weight() const { return model->weight.detach().clone(); }
-  /// Of the plain loop.
+  /// A step of the plain loop.
   void step(const at::Tensor& loss) const {
     optimizer->zero_grad();
     loss.backward();
@@ -45,7 +45,7 @@ struct Small {
   }
 };
 
-/// One layer in two places.
+/// A network with one layer in two places.
 inline torch::nn::Sequential with_a_shared_layer() {
   torch::manual_seed(2);
   torch::nn::Linear layer(6, 6);

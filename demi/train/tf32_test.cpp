@@ -83,7 +83,7 @@ void while_evaluating(bool allow, const std::function<void()>& look) {
 
 class Tf32 : public ::testing::Test {
  protected:
-  // As LibTorch starts, but for convolutions, which then are allowed explicitly.
+  // Resets the settings to LibTorch's own, but for convolutions, which then are allowed explicitly.
   void reset() {
     at::Context& context = at::globalContext();
     context.setFloat32Precision(Float32Backend::GENERIC, Float32Op::ALL, Float32Precision::NONE);
@@ -132,7 +132,7 @@ TEST_F(Tf32, WhatFollowedASettingAboveItStillDoes) {
             Float32Precision::TF32);
 }
 
-// What the caller gives is stronger than the precision.
+// The caller's settings override those of the precision.
 TEST_F(Tf32, WhatTheCallerGivesCounts) {
   const torch::nn::Identity identity;
   Backends seen;

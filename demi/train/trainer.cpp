@@ -137,7 +137,8 @@ std::unordered_set<const at::TensorImpl*> coded_weights(const TrainerOptions& op
   return all;
 }
 
-// What a region or FP32 arithmetic would meet without a word: trained weights of another format.
+// Refuses trained weights of another format, which a region or FP32 arithmetic would accept
+// silently.
 void check_weights(const torch::nn::Module& module, const Precision& precision,
                    const TrainerOptions& options) {
   const auto coded = coded_weights(options);
@@ -291,7 +292,7 @@ namespace {
 
 bool has_16_bits(const at::Tensor& tensor) { return tensor::is_16_bit(tensor.scalar_type()); }
 
-/// What one rank has of each weight goes to all; nobody has one that was never updated.
+/// Sends the weight of the rank that has it to all. A weight that was never updated is on no rank.
 void share_weights(std::map<std::string, at::Tensor>& weights, const Ranks& ranks) {
   std::vector<double> is_here;
   for (const auto& [name, weight] : weights) is_here.push_back(has_16_bits(weight) ? 0 : 1);
@@ -387,7 +388,7 @@ Trainer::Parts::Parts(Trainer& trainer, const data::Loader& training,
   } else {
     setup.make_schedules();
     setup.begin_average();
-    setup.scaler.load_state_dict(setup.scaler.state_dict());  // without what an exception left
+    setup.scaler.load_state_dict(setup.scaler.state_dict());  // drops what an exception left behind
   }
   fit_ = std::make_unique<Fit>(setup, training, validation, epochs, std::move(resume_point));
   trainer.resume_point_.reset();

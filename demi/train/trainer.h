@@ -34,19 +34,19 @@ struct ResumePoint;
 class Fit;
 struct Setup;
 
-/// How a Trainer trains.
+/// Options of a Trainer.
 struct TrainerOptions {
   /// Passes over the training data.
   int64_t epochs = 1;
   /// Training ends after that many optimizer steps. 0: by epochs alone.
   int64_t max_steps = 0;
-  /// Not given: that of demi::set_global_policy when the Trainer is made, which is fp32 by default.
-  /// As loop::Options::precision.
+  /// The precision of the run. Default: that of demi::set_global_policy when the Trainer is made,
+  /// which is fp32 unless set. As loop::Options::precision.
   std::optional<Precision> precision = std::nullopt;
   /// false: a mixed run keeps loss scaling but runs in FP32, to find out which of the two causes a
   /// problem.
   bool autocast = true;
-  /// Which op runs in what in the region of a mixed run. Not given: as in a region that names no
+  /// The dtypes that ops run in, in the region of a mixed run. Default: as in a region without a
   /// policy. Its parts of the model are applied by demi::apply(policy, module).
   std::optional<OpPolicy> op_policy = std::nullopt;
   /// Automatic: dynamic for fp16, none otherwise.
@@ -56,15 +56,15 @@ struct TrainerOptions {
   LossFunction loss = Loss::cross_entropy;
   /// 0 to 1, cross entropy only.
   double label_smoothing = 0;
-  /// In place of `loss`: the forward pass and all losses of a step, for models with several outputs
-  /// and optimizers. Called in the region; each loss is scaled and sent back, then every optimizer
-  /// steps.
+  /// Computes the forward pass and all losses of a step, in place of `loss`, for models with
+  /// several outputs and optimizers. Called in the region; each loss is scaled and sent back, then
+  /// every optimizer steps.
   std::function<std::vector<at::Tensor>(const Network&, const data::Batch&)> losses = {};
   /// Computed in validation, beside loss and accuracy.
   std::vector<Metric> metrics = {};
   /// Largest L2 norm of an optimizer's gradients together. 0: no clipping.
   double clip_norm = 0;
-  /// This much of the gradient's L2 norm is added to the loss. 0: none.
+  /// Factor with which the gradient's L2 norm is added to the loss. 0: none.
   double gradient_penalty = 0;
   /// Batches whose gradients are summed for one optimizer step.
   int64_t accumulate = 1;
@@ -72,12 +72,12 @@ struct TrainerOptions {
   double ema_decay = 0;
   /// Training ends after that many epochs without a better validation. 0: never.
   int64_t early_stopping = 0;
-  /// What makes a validation better, for early_stopping, History::best_epoch and the checkpoints
-  /// that are kept as the best.
+  /// The measure of the best validation, for early_stopping, History::best_epoch and the
+  /// checkpoints that are kept as the best.
   BestBy best_by = BestBy::automatic;
-  /// Where the model is already, and its batches are moved to. One GPU of several by its number.
+  /// The device of the model, to which its batches are moved. One GPU of several by its number.
   c10::Device device = c10::kCPU;
-  /// One or more; none: demi::optim::Adam over all parameters with a learning rate of 0.001.
+  /// The optimizers. None: demi::optim::Adam over all parameters with a learning rate of 0.001.
   std::vector<std::shared_ptr<torch::optim::Optimizer>> optimizers = {};
   /// Learning rate by optimizer step, counted from 0. None: it stays.
   optim::lr::Schedule schedule = {};
@@ -85,8 +85,8 @@ struct TrainerOptions {
   optim::lr::Schedule momentum_schedule = {};
   /// Steps between two reads of loss, accuracy and scale from the device.
   int64_t read_every = 10;
-  /// History::steps, and what checkpoints hold of it, has so many of the last steps, and up to a
-  /// tenth more: the earlier ones go, a tenth of them at a time. 0: all.
+  /// Number of the last steps in History::steps and in checkpoints. Up to a tenth more are held:
+  /// the earliest are dropped a tenth at a time. 0: all.
   int64_t history_steps = 10'000;
   /// Bad steps in a row until training ends: steps with a loss of NaN or Inf, or skipped ones if
   /// nothing scales the loss. 3 are enough if the first step of all is among them, and a loss of
@@ -95,16 +95,16 @@ struct TrainerOptions {
   /// true: the host waits for the device between phases, which is slower, but splits the time
   /// between them exactly.
   bool synchronise_phases = false;
-  /// On a CPU: subnormal numbers count as 0 (demi/core/flush_subnormals.h).
+  /// Whether subnormal numbers count as 0 on a CPU (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
-  /// LibTorch's settings during a fit; afterwards they are as before. Those of FP32's precision
+  /// LibTorch's settings during a fit; afterwards they are as before. Settings of FP32's precision
   /// that are not given follow the precision of the run: TF32 is allowed in `tf32` alone.
   Backends backends = {};
   /// Asked after each batch and before each batch of validation. true: training ends with the
   /// weights and figures so far. With several ranks it is asked after each step; true on one rank
   /// ends training on all.
   std::function<bool()> should_stop = {};
-  /// Checkpoints of the run, to go on from (Trainer::resume). None without a folder.
+  /// The run's checkpoints, from which Trainer::resume resumes it. None without a folder.
   CheckpointOptions checkpoints = {};
   /// Asked after each batch, if there is a folder of checkpoints. true: one is saved now, and
   /// training goes on. With several ranks rank 0 is asked, after each step: between the batches of
@@ -115,13 +115,14 @@ struct TrainerOptions {
   /// ranks, every rank skips the same steps and ends at the same one, and rank 0 alone saves
   /// checkpoints. All ranks resume from the same one. None: this process alone.
   std::shared_ptr<distributed::ProcessGroup> group = {};
-  /// How gradients travel, and whether weights are compared. With uneven_batches the ranks' loaders
+  /// Options of averaging gradients and comparing weights. With uneven_batches the ranks' loaders
   /// may have different numbers of batches: a rank without one takes the step of the others, and
-  /// the average is over those that have one. Without it they have equally many.
+  /// the average is over those that have one. Otherwise all loaders must have equally many.
   distributed::DistributedOptions distributed = {};
-  /// With several ranks: each keeps the moments and fp32 masters of a share of the parameters alone
-  /// (distributed::ShardedOptimizerState). All optimizers are demi's. Rank 0 saves the state of
-  /// all, for which every rank sends it: between two steps, and not after an exception.
+  /// Whether each of several ranks keeps the moments and fp32 masters of its share of the
+  /// parameters alone (distributed::ShardedOptimizerState). All optimizers must be demi's. Rank 0
+  /// saves the state of all, which every rank sends to it: between two steps, and not after an
+  /// exception.
   bool shard_optimizer = false;
 };
 
@@ -130,7 +131,7 @@ struct TensorPair {
   at::Tensor x = {}, y = {};  // (N, ...) and (N, ...)
 };
 
-/// How `fit` makes batches of tensors.
+/// Options of a fit on tensors.
 struct FitOptions {
   int64_t epochs = 1;          // passes over the tensors
   int64_t batch_size = 32;     // 1 or more
@@ -170,31 +171,30 @@ class DEMI_API Trainer {
   /// The precision in which it trains: that of the options, else the global one at construction.
   const Precision& precision() const;
 
-  /// It hears of all fits from now on: of their steps, and if it is a Callback, of epochs, too.
+  /// Adds an observer of the steps of all fits from now on; a Callback observes epochs, too.
   void add(std::shared_ptr<StepObserver> observer);
 
   /// Loads a checkpoint of another Trainer's run, as checkpoint::load finds it: weights,
   /// optimizers, scaler, averages and schedules now. The next `fit` or Parts begins where that run
   /// stood, with its random numbers, and takes the steps that it would have taken, bit for bit,
   /// with the same model, options, data, number of threads, instruction set and LibTorch. Its
-  /// history begins with what that run recorded, and its callbacks are told of what comes after.
-  /// Options may differ as checkpoint::restore describes; `epochs` and `max_steps` count from the
-  /// start of that run. Memory grows by at most one tensor beyond what training needs anyway.
-  /// Throws DataError as checkpoint::load, UsageError for what does not fit, and then nothing is
-  /// changed.
+  /// history begins with that run's records, and its callbacks receive the later ones. Options may
+  /// differ as checkpoint::restore describes; `epochs` and `max_steps` count from the start of that
+  /// run. Memory grows by at most one tensor beyond what training needs anyway. Throws DataError as
+  /// checkpoint::load, UsageError if something does not fit, and then nothing is changed.
   void resume(const std::filesystem::path& path);
-  /// The same of a checkpoint in memory. Its tensors are copied.
+  /// Loads a checkpoint in memory. Its tensors are copied.
   void resume(const checkpoint::Checkpoint& from);
 
   /// Trains, and evaluates on `validation` after each epoch if it is given. Reads the device every
   /// `read_every` steps, after step 3 of a run that may be given up, at the end of an epoch, and
-  /// for a checkpoint. Loss scale, moments and averages go on from an earlier fit; schedules begin
-  /// anew. Throws what loaders, callbacks and schedules throw, and UsageError or TrainingError as
-  /// checkpoint::Writer does; history() then has the steps that were taken.
+  /// for a checkpoint. Loss scale, moments and averages continue from an earlier fit; schedules
+  /// begin anew. Throws what loaders, callbacks and schedules throw, and UsageError or
+  /// TrainingError as checkpoint::Writer does; history() then has the steps that were taken.
   History fit(const data::Loader& training, const data::Loader* validation = nullptr);
 
-  /// The same on tensors. They are copied to the device, or shared if they are there already. With
-  /// several ranks each gives all rows, and trains on its part of them: batch_size is that of a
+  /// Trains on tensors. They are copied to the device, or shared if they are there already. With
+  /// several ranks each passes all rows, and trains on its part of them: batch_size is that of a
   /// rank.
   History fit(const at::Tensor& x, const at::Tensor& y, const FitOptions& fit = {});
 
@@ -223,11 +223,11 @@ class DEMI_API Trainer {
     /// come before those of the history. Throws UsageError if they do not end right before them.
     void add_earlier(std::vector<StepMetrics> steps);
 
-    /// The state between two parts, to go on from (Trainer::resume). Its tensors are those of model
-    /// and optimizers: the next part changes them. If training has been stopped within an epoch, it
-    /// is the state from which that epoch goes on. Waits for the device and tells callbacks of
-    /// every step. With shard_optimizer all ranks call it, rank 0 alone gets the state, and the
-    /// others get an empty one: save it to resume from it.
+    /// The state between two parts, from which Trainer::resume resumes. Its tensors are those of
+    /// model and optimizers: the next part changes them. If training was stopped within an epoch,
+    /// the run resumes in that epoch. Waits for the device and calls the callbacks for every step.
+    /// With shard_optimizer all ranks call it, rank 0 alone gets the state, and the others get an
+    /// empty one: save it to resume from it.
     checkpoint::Checkpoint checkpoint();
 
    private:
@@ -242,10 +242,10 @@ class DEMI_API Trainer {
   /// is 0.
   void swap_average();
 
-  /// The parameters by name in what they are trained as: of 16-bit weights the FP32 numbers that
-  /// demi's optimizers keep, and not their rounding; the averages if ema_decay is set, with the
-  /// buffers that belong to them. Tensors are detached; those of FP32 weights are the module's own.
-  /// A collective with shard_optimizer.
+  /// The parameters by name, as they are trained: for 16-bit weights the FP32 numbers that demi's
+  /// optimizers keep, not their rounding; the averages if ema_decay is set, with the buffers that
+  /// belong to them. Tensors are detached; those of FP32 weights are the module's own. A collective
+  /// with shard_optimizer.
   std::map<std::string, at::Tensor> trained_weights() const;
 
  private:

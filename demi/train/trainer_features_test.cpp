@@ -1,4 +1,5 @@
-// What a trainer does beside the plain loop, each against the loop that one would write by hand.
+// Features of a trainer beside the plain loop, each compared with the loop that one would write by
+// hand.
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/nn/modules/activation.h>

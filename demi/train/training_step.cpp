@@ -27,9 +27,9 @@ at::Tensor penalty_of(const Setup& setup, loop::Step& step, const at::Tensor& lo
   return squares.defined() ? setup.options.gradient_penalty * squares.sqrt() : at::Tensor();
 }
 
-// With several ranks a mean counts as much as it has targets that are not ignored: those of all
-// ranks are one batch. The factor that this lacks is known after the step's totals. The mean of
-// nothing is NaN, and counts for nothing.
+// The loss of this rank's part of a batch. With several ranks its mean counts by the targets that
+// are not ignored, since the parts of all ranks are one batch; the factor is known after the step's
+// totals. The mean of no targets is NaN, and counts as 0.
 at::Tensor loss_of(const TrainerOptions& options, double share, const at::Tensor& output,
                    const at::Tensor& target) {
   if (share == 0) return (output * 0).sum().to(c10::kFloat);

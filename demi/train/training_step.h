@@ -11,7 +11,7 @@
 
 namespace demi::train {
 
-/// By name, for observers.
+/// The batch's tensors by name, for observers.
 std::vector<loop::NamedInput> inputs_of(const data::Batch& batch);
 
 /// A batch's forward and losses, as a Step calls them, and the sums that the first of these calls
@@ -24,9 +24,9 @@ class BatchInTraining {
   at::Tensor loss(const at::Tensor& output);
   std::vector<at::Tensor> losses();  // of TrainerOptions::losses
 
-  /// With several ranks: of the targets, those that count.
+  /// Share of the batch's targets that count; 1 unless there are several ranks.
   double share() const { return share_; }
-  /// What the batch adds to those of its step. `losses`: as the Step gives them.
+  /// The batch's part of the sums of its step. `losses`: as the Step passes them.
   loop::Sums sums(const std::vector<at::Tensor>& losses);
 
  private:

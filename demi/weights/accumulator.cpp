@@ -12,7 +12,7 @@ void set_grad_dtype(const Node& node, std::size_t input, std::optional<c10::Scal
   const_cast<autograd::InputMetadata&>(node.input_metadata(input)).set_grad_dtype(dtype);
 }
 
-// In FP32, also where both have 16 bits. Dense + sparse is the order that LibTorch has.
+// Adds in FP32, even if both have 16 bits. Dense + sparse is LibTorch's order.
 at::Tensor add_in_fp32(const at::Tensor& a, const at::Tensor& b) {
   if (a.layout() != at::kStrided || b.layout() != at::kStrided) {
     const at::Tensor x = a.to(at::kFloat), y = b.to(at::kFloat);

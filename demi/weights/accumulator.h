@@ -74,7 +74,7 @@ class Accumulator final : public torch::autograd::AccumulateGrad {
   at::Tensor sum_of(const torch::autograd::variable_list& gradients) const;
   class AddUp;
 
-  /// One hook, which calls the leaf's hooks.
+  /// A single hook, which calls the leaf's hooks.
   std::vector<std::unique_ptr<torch::autograd::FunctionPreHook>> hooks_;
   std::mutex mutex_;  // guards those below
   WeakNodePointer token_{NodePointer()};

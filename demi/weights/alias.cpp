@@ -40,7 +40,7 @@ autograd::Edge widening_edge(NodePointer libtorchs, const autograd::AutogradMeta
   return {std::move(libtorchs), 0};
 }
 
-// The leaf's accumulator, made if there is none. LibTorch's own stays where a graph holds it, since
+// The leaf's accumulator, made if there is none. LibTorch's own stays while a graph holds it, since
 // all gradients of a leaf have to be summed in one; `held_here` are the references to it that do
 // not count.
 NodePointer accumulator_of(const at::Tensor& leaf, c10::ScalarType dtype,
@@ -74,8 +74,8 @@ NodePointer opened_accumulator(const at::TensorBase& leaf, const autograd::Edge&
   return made;
 }
 
-// Whether this backward of a view only moves elements, or puts them among zeros. That of unfold,
-// expand and as_strided may add up several of them, and one in a program's own function may do
+// Whether this backward of a view only moves elements, or puts them among zeros. The backward of
+// unfold, expand and as_strided may add up several of them, and a program's own function may do
 // anything: these get FP32.
 bool passes_elements_on(const Node& of_view) {
   static const std::unordered_set<std::string> known{
@@ -146,7 +146,7 @@ bool Aliases::make(const at::Tensor& low, const at::Tensor& leaf,
   return true;
 }
 
-// To the accumulator: accumulator_, the edges of wide_ and direct_, the token's.
+// References to the accumulator: accumulator_, the edges of wide_ and direct_, the token's.
 int Aliases::references() const { return direct_.defined() ? 4 : 2; }
 
 void Aliases::uncount() {

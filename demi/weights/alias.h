@@ -10,14 +10,14 @@ namespace demi::weights {
 
 /// The autograd kinds of tensors that copies distinguish.
 enum class Kind {
-  /// Its own requires_grad is set. That of a view made under no_grad is not, although
+  /// A leaf whose own requires_grad is set. That of a view made under no_grad is not, although
   /// requires_grad() returns true.
   trained_leaf,
   /// Outside every graph.
   plain_leaf,
   /// A differentiable view of a base.
   view,
-  /// Has a history, or a tangent of forward mode, which a copy would lose.
+  /// A tensor with a history, or with a tangent of forward mode, which a copy would lose.
   other,
 };
 Kind kind_of(const at::TensorBase& tensor);
@@ -70,7 +70,7 @@ bool keeps_aliases(const at::TensorBase& leaf);
 /// A tensor for one use, as Aliases::take() returns it, with nothing kept.
 at::Tensor alias_of_leaf(const at::Tensor& low, const at::Tensor& leaf);
 
-/// Where the gradient of one use of a view goes.
+/// The edge for the gradient of one use of a view.
 struct ViewEdge {
   torch::autograd::Edge edge;  // not valid: the view was made under no_grad
   /// The leaf's accumulator is one of ours, which Aliases::make() then keeps.

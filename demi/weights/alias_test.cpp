@@ -33,7 +33,7 @@ class Gradients : public Weights {
     streams_.reset();
     if (streams) streams_ = std::make_unique<testing::FakeStreams>();
   }
-  /// As a demi optimizer holds it.
+  /// A parameter as a demi optimizer holds it.
   at::Tensor opened() {
     auto p = owned_parameter({8});
     p.set_grad_dtype(std::nullopt);
@@ -224,7 +224,7 @@ TEST_F(Gradients, OfAViewThatHasElementsSeveralTimesAreAddedUpInFP32) {
       {"view of unfold", [](const at::Tensor& p) { return p.unfold(0, 512, 1).t(); }},
   };
   for (const auto& [name, view] : views) {
-    // How often a view has an element is what the gradient of its plain sum says.
+    // The number of times that a view has an element is the gradient of its plain sum.
     const auto plain = torch::ones({1024}).requires_grad_();
     view(plain).sum().backward();
     const auto& counts = plain.grad();
@@ -272,7 +272,7 @@ TEST_F(Gradients, OfViewsThatMoveElementsStayIn16Bits) {
   }
 }
 
-// Whoever looks at the gradient of a view sees FP32, as without copies, and may give FP32 back.
+// Code that reads the gradient of a view sees FP32, as without copies, and may return FP32.
 TEST_F(Gradients, OfAViewThatIsLookedAtAreFP32) {
   const auto p = opened();
   {

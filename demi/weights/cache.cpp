@@ -95,8 +95,9 @@ RegionEntry& Region::entry(const at::Tensor& leaf) {
   return entries.emplace(key, RegionEntry{WeakLeaf(leaf.getIntrusivePtr())}).first->second;
 }
 
-// As many bytes as were alive: the work of sweeping is then in proportion to that of casting, and
-// copies of dead leaves are never more than those of living ones and one more.
+// Sweeps after as many bytes as were alive at the last sweep: the work of sweeping is then in
+// proportion to that of casting, and copies of dead leaves take no more than those of living ones
+// and one more.
 void Region::make_room(std::int64_t bytes) {
   if (bytes_since_ >= swept_bytes_) sweep();
   bytes_since_ += bytes;

@@ -72,8 +72,8 @@ class Memo {
   std::array<Place, kPlaces> places_;
 };
 
-/// The copies of a thread's region. On the heap, because static TLS has to fit into the 1,664 bytes
-/// that all libraries loaded by dlopen share.
+/// The copies of a thread's region. They are on the heap, because static TLS has to fit into the
+/// 1,664 bytes that all libraries loaded by dlopen share.
 struct Region {
   int depth = 0;
   std::unordered_map<const c10::TensorImpl*, RegionEntry> entries;

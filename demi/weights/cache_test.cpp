@@ -1,4 +1,4 @@
-// What the weight cache keeps for each thread.
+// The part of the weight cache that is each thread's own.
 #include <gtest/gtest.h>
 
 #include <thread>

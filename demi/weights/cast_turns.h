@@ -8,10 +8,10 @@
 
 namespace demi::weights {
 
-/// Until the end of the scope, threads that work for this one cast one after the other: of several
-/// that want the same copy of an owned parameter at once, one casts and the others take its copy.
-/// Without it each of them casts, and one of the casts is kept. Threads work for this one if they
-/// have its state (ThreadState, at::launch).
+/// Makes threads that work for this one cast one after the other until the end of the scope: of
+/// several that want the same copy of an owned parameter at once, one casts and the others take its
+/// copy. Otherwise each of them casts, and one of the casts is kept. Threads work for this one if
+/// they have its state (ThreadState, at::launch).
 class DEMI_API CastTurns {
  public:
   [[nodiscard]] CastTurns();

@@ -47,7 +47,8 @@ std::unordered_map<const c10::StorageImpl*, std::weak_ptr<StorageMark>>& marks()
   return *map;
 }
 
-// Also where the first use is within a loop of at::parallel_for, in which the hook must not run.
+// Runs outside of loops of at::parallel_for, in which the hook must not run, even if the first use
+// is within one.
 bool self_test() {
   const c10::ParallelGuard not_in_a_loop(false);
   const at::Tensor scratch = at::ones({4});

@@ -1,4 +1,4 @@
-// What runs while a copy is cast: observers of LibTorch's ops, and other threads.
+// Code that runs while a copy is cast: observers of LibTorch's ops, and other threads.
 #include <ATen/record_function.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>

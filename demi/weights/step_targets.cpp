@@ -17,7 +17,7 @@ StepTargets::StepTargets(std::vector<at::Tensor> parameters)
       targets_(parameters_.size()),
       owned_(parameters_.size()) {}
 
-/// Under the lock: what it finds is there as long as the table does not change.
+/// Called under the lock: the entries found stay as long as the table does not change.
 void StepTargets::find_owned() {
   if (generation_ == owned_generation) return;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {

@@ -17,8 +17,8 @@ namespace demi::weights {
 /// LibTorch's interface to a device's streams and events; it knows whether a stream is captured.
 using Streams = c10::impl::DeviceGuardImplInterface;
 
-/// For tests without a GPU: CPU tensors count as tensors of a device with these streams. Null ends
-/// that.
+/// Makes CPU tensors count as tensors of a device with these streams, for tests without a GPU. Null
+/// ends that.
 DEMI_API void emulate_streams(const Streams* streams);
 extern std::atomic<const Streams*> emulated_streams;
 

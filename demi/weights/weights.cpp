@@ -43,16 +43,16 @@ std::atomic<Mode>& current_mode() {
   return value;
 }
 
-// A copy found valid, as the op shall get it. Empty: there is none, or it has no alias yet and one
-// is wanted, or the current stream has not been ordered behind its cast yet.
+// The copy as the op gets it, if it is valid. Empty if there is no valid copy, if it has no alias
+// yet and one is wanted, or if the current stream is not ordered behind its cast yet.
 at::Tensor valid_view(const LowCopy* copy, const c10::TensorImpl& leaf, bool with_edge,
                       const CurrentStream& current) {
   if (!copy || !is_current(*copy, leaf) || !copy->ready.includes(current)) return {};
   return with_edge ? copy->aliases.take(leaf) : copy->low;
 }
 
-// The data of a copy found valid, which now has all that it lacked. What it replaces is moved to
-// `dropped`, to be destroyed outside of the lock. Exclusive lock.
+// Completes a valid copy, and returns its data. What it replaces is moved to `dropped`, to be
+// destroyed outside of the lock. The caller holds the exclusive lock.
 at::Tensor complete(LowCopy* copy, const at::Tensor& leaf, bool with_edge,
                     const CurrentStream& current, std::vector<at::Tensor>& dropped) {
   if (!copy || !is_current(*copy, *leaf.unsafeGetTensorImpl())) return {};
@@ -75,7 +75,7 @@ bool note_in_region(Region& here, const at::Tensor& leaf, c10::ScalarType dtype)
   return true;
 }
 
-// Under the shared lock.
+// The caller holds the shared lock.
 LowCopy* search(Region& here, const c10::TensorImpl* leaf, c10::ScalarType dtype, bool keeps) {
   const std::uint64_t generation = owned_generation + here.generation;
   if (LowCopy* known = here.memo.find(leaf, dtype, generation)) return known;
@@ -102,8 +102,8 @@ std::uint64_t& generation_of(Region& here, bool is_own) {
   return is_own ? owned_generation : here.generation;
 }
 
-// Announces a copy where there may be one, in `made`; else takes away what is stale, into `gone`.
-// Gives the memory that the copy has to be in. Exclusive lock.
+// Announces a copy, in `made`, if there may be one; else moves a stale one to `gone`. Returns the
+// memory for the copy. The caller holds the exclusive lock.
 at::Tensor announce(Region& here, Copies& copies, const at::Tensor& leaf, c10::ScalarType dtype,
                     bool is_own, UnlistedCopies& made, UnlistedCopies& gone) {
   LowCopy* stale = find(copies, dtype);
@@ -170,8 +170,8 @@ at::Tensor cast_into_cache(Region& here, const at::Tensor& leaf, c10::ScalarType
   return copy->low;  // written during the cast: as of the cast
 }
 
-// The copy of this leaf, made now where there is none; empty where there can be none. What a stream
-// records while it is captured is no copy: it is filled in a replay.
+// The copy of this leaf, made now if there is none; empty if there can be none. What a stream
+// records while it is captured is no copy: a replay fills it.
 at::Tensor cached_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool with_edge) {
   const Mode how = current_mode().load(std::memory_order_relaxed);
   if (how == Mode::off) return {};
@@ -194,7 +194,7 @@ at::Tensor cached_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool with_
   const at::Tensor low = cast_into_cache(here, leaf, dtype, with_edge, is_own, current, captured);
   if (!with_edge || !low.defined()) return low;
   {
-    const Reading lock;  // what was replaced is gone by now, and counts as no use
+    const Reading lock;  // replaced copies are gone by now, and count as no use
     if (auto alias = find_valid(); alias.defined()) return alias;
   }
   const c10::InferenceMode no_inference(false);
@@ -209,8 +209,8 @@ bool is_held_by_others(const at::TensorBase& tensor, int handles) {
   return static_cast<int>(tensor.use_count()) >= kHandlesOfAParameter + handles;
 }
 
-// Nested tensors are strided by their layout, but have no strides; what Python dispatches does not
-// show what it does.
+// Tensors that cannot have a copy. Nested tensors are strided by their layout, but have no strides;
+// Python's dispatch does not show what an op does.
 constexpr c10::DispatchKeySet kNotPlain({c10::DispatchKey::NestedTensor, c10::DispatchKey::Python,
                                          c10::DispatchKey::Negative, c10::DispatchKey::ZeroTensor});
 

@@ -19,7 +19,7 @@
 /// streams wait for it. The caller orders writes to a parameter, as for any tensor.
 namespace demi::weights {
 
-/// How long copies live. The environment's DEMI_WEIGHT_CACHE=keep|region|off sets it. The default
+/// The lifetime of copies. The environment's DEMI_WEIGHT_CACHE=keep|region|off sets it. The default
 /// is keep on LibTorch 2.15 and newer, where the mutation hook costs foreign code nothing, else
 /// region.
 enum class Mode {

@@ -34,7 +34,7 @@ void copy_into(at::Tensor& p, float value) {
   p.copy_(torch::full_like(p, value));
 }
 
-// By optimizers and what they are made of.
+// Writes by optimizers and their parts.
 std::vector<NamedWrite> writes_of_optimizers() {
   using namespace torch::optim;
   return {
@@ -65,7 +65,7 @@ std::vector<NamedWrite> writes_of_optimizers() {
   };
 }
 
-// Into the memory that the parameter has.
+// Writes into the parameter's own memory.
 std::vector<NamedWrite> writes_in_place() {
   return {
       {"mul_ under no_grad",
@@ -109,7 +109,7 @@ std::vector<NamedWrite> writes_in_place() {
   };
 }
 
-// Of other memory, sizes or strides.
+// Replacements by other memory, sizes or strides.
 std::vector<NamedWrite> replacements() {
   return {
       {"set_data", [](at::Tensor& p) { p.set_data(torch::full_like(p, 5)); }},

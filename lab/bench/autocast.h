@@ -16,7 +16,7 @@ struct AutocastBenchOptions {
   int batch = 128;        // rows of the perceptron's input
 };
 
-/// One op on 2 x 16 by 16 x 16 (conv2d: 2 x 16 x 8 x 8 by 16 x 16 x 3 x 3), one thread, nanoseconds
+/// An op on 2 x 16 by 16 x 16 (conv2d: 2 x 16 x 8 x 8 by 16 x 16 x 3 x 3), one thread, nanoseconds
 /// a call.
 struct AutocastOp {
   std::string name;            // "linear", and "linear no_grad"
@@ -28,7 +28,7 @@ struct AutocastOp {
 };
 
 /// Forward and backward of the recipe's perceptron in a steady state: copies kept and refreshed by
-/// the step before, gradients in bf16. With it the same model with bf16 parameters.
+/// the step before, gradients in bf16. The same model with bf16 parameters is timed with it.
 struct AutocastStep {
   int width, batch;                  // of the perceptron, and rows of its input
   double demi_ms;                    // of a step in a region, milliseconds
@@ -36,7 +36,7 @@ struct AutocastStep {
   double demi_over_bf16_parameters;  // the one over the other
 };
 
-/// What `demi bench autocast` found.
+/// The results of `demi bench autocast`.
 struct AutocastReport {
   std::vector<AutocastOp> ops;         // in the order in which they were timed
   std::int64_t casts_per_step;         // of any tensor, in that steady step
@@ -48,9 +48,9 @@ struct AutocastReport {
 /// Sets the number of threads to 1 for the time of the measurement. CPU.
 DEMI_API AutocastReport measure_autocast(const AutocastBenchOptions& options = {});
 
-/// What the op policy "fp32_reductions" costs and gains on CPU, where LibTorch's lists leave
-/// softmax, layer_norm, sums and norms in the dtype of their input. One attention block (8, 64,
-/// 128), forward and backward, bf16.
+/// The cost and the gain of the op policy "fp32_reductions" on CPU, where LibTorch's lists leave
+/// softmax, layer_norm, sums and norms in the dtype of their input. Measured on one attention block
+/// (8, 64, 128), forward and backward, bf16.
 struct ReductionsReport {
   double default_ms;     // smallest of several rounds
   double policy_ms;      // the same under the policy fp32_reductions

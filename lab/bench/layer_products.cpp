@@ -66,7 +66,7 @@ const std::vector<Layer>& layers() {
   return all;
 }
 
-// LibTorch's own products until the end of the scope, then what the user asked for.
+// Uses LibTorch's own products until the end of the scope, then the user's choice again.
 class LibTorchsProducts {
  public:
   LibTorchsProducts() {

@@ -16,7 +16,7 @@
 namespace demi::bench {
 namespace {
 
-// For each element of a matrix: three FP32 matrices, three of 16 bits, three in FP32 in addition
+// Memory for each element of a matrix: three FP32 matrices, three of 16 bits, three more in FP32
 // where 16-bit products run through FP32, and one in FP64 for the check.
 constexpr double kBytesPerElement = 12 + 6 + 12 + 8;
 constexpr double kShare = 0.8;      // of what is free
@@ -95,7 +95,7 @@ void time_once(TimedKind& one, const MatmulBenchOptions& options, c10::Device de
   one.spent_ms += ms;
 }
 
-// So many products at once that the clock and the wait for the device do not count.
+// Sets the number of products at once so that the clock and the wait for the device do not count.
 void warm_up(TimedKind& one, c10::Device device) {
   const double ms = milliseconds(device, [&] { one.product.run(); });
   one.at_once = std::max<int64_t>(1, std::llround(kRoundMs / std::max(ms, 1e-6)));
@@ -122,7 +122,8 @@ std::vector<MatmulRow> measure(const std::vector<ProductKind>& kinds, int64_t si
   return rows;
 }
 
-// What a product of that size will take by the rows so far; 0: there is none of the kind.
+// The seconds that a product of that size will take, by the rows so far; 0 if there is none of the
+// kind.
 double foreseen_seconds(const std::vector<MatmulRow>& rows, const ProductKind& kind, int64_t size) {
   double seconds = 0;
   for (const MatmulRow& row : rows)

@@ -25,7 +25,7 @@ struct MatmulBenchOptions {
   OnPart on_part = {};                   // told of the parts
 };
 
-/// One kind of product of one size.
+/// A kind of product of one size.
 struct MatmulRow {
   ProductKind kind;  // how it was computed
   /// Rows and columns of the matrices; products that were timed.
@@ -45,7 +45,7 @@ struct MatmulLeftOut {
   double foreseen_seconds = 0;  // of one product
 };
 
-/// What `demi bench matmul` found.
+/// The results of `demi bench matmul`.
 struct MatmulBenchResult {
   recipes::Machine machine;             // that it was measured on
   std::vector<MatmulRow> rows;          // by size, FP32 first in each

@@ -40,7 +40,7 @@ models::PictureShape pictures_of(const settings::Config& config) {
 }
 
 int64_t bound_of(c10::Device device) {
-  profile::release_unused_memory(device);  // what the work before has left counts as taken
+  profile::release_unused_memory(device);  // memory that earlier work holds counts as used
   return static_cast<int64_t>(kFreeShare * static_cast<double>(profile::free_memory(device)));
 }
 
@@ -131,7 +131,7 @@ std::vector<settings::RunSpec> runs_of(const MemoryBenchOptions& options, c10::D
   return runs;
 }
 
-// What a run with that many examples is predicted to need.
+// The predicted memory of a run by its number of examples.
 class Prediction {
  public:
   Prediction(const MemoryWork& work, std::pair<int64_t, int64_t> from, int64_t limit)

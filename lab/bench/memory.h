@@ -43,7 +43,7 @@ struct MemoryRow {
   double reduction = 0;         // of the peak, against FP32's: 1 - this / FP32
 };
 
-/// What `demi bench memory` found.
+/// The results of `demi bench memory`.
 struct MemoryBenchResult {
   recipes::Machine machine;     // that it was measured on
   std::vector<int64_t> input;   // of one batch; the batch is the rows'
@@ -54,11 +54,11 @@ struct MemoryBenchResult {
 /// The shape of the recipe's batch, as far as the config says; texts have 256 tokens.
 DEMI_API std::vector<int64_t> input_of(const settings::Config& config);
 
-/// Predicts and measures. The prediction knows the work with two smaller batches alone, powers of
-/// two of at most 32 and 64 examples (of batches below 8: with one and two examples more): each
-/// block that grows with the batch is extrapolated to the batch size asked for. What is predicted
-/// to be beyond the free memory is not tried. Throws UsageError: a size below 1, of the wrong
-/// number of dimensions, or beyond the free memory, with the bound.
+/// Predicts and measures. The prediction is made from the work with two smaller batches, powers of
+/// two of at most 32 and 64 examples (for batches below 8: with one and two examples more): each
+/// block that grows with the batch is extrapolated to the batch size asked for. A run that is
+/// predicted to exceed the free memory is not tried. Throws UsageError: a size below 1, of the
+/// wrong number of dimensions, or beyond the free memory, with the bound.
 DEMI_API MemoryBenchResult bench_memory(const MemoryBenchOptions& options, c10::Device device);
 
 }  // namespace demi::bench

@@ -64,7 +64,7 @@ GradScalerOptions scaler_options(const settings::RunSpec& run) {
   return {.enabled = enabled};
 }
 
-// As a Trainer has it.
+// The region that a Trainer has.
 Autocast region_of(const Precision& precision, c10::Device device) {
   return Autocast(device.type(),
                   AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed()});
@@ -109,7 +109,7 @@ class TracedModel {
     output_ = at::Tensor();
   }
 
-  // From the second batch of a window on each holds what the second does.
+  // Takes a step of at most two batches: later ones of a window hold what the second does.
   void step(GradScaler& scaler) {
     const std::int64_t batches =
         std::min<std::int64_t>(settings::batches_of_step(work_.run.config), 2);
@@ -164,7 +164,8 @@ class TracedModel {
       if (block.is_alive(log_.now()) && addresses.contains(block.address))
         kinds_.insert_or_assign(block.made, kind);
   }
-  // What was made from a time on and is alive at another, and of no kind yet, is kept for backward.
+  // Blocks that were made from a time on, are alive at another, and have no kind yet, are kept for
+  // backward.
   void mark_from(std::int64_t from, std::int64_t alive_at) {
     for (const profile::Allocation& block : log_.allocations())
       if (block.made >= from && block.is_alive(alive_at))

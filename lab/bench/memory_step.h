@@ -19,7 +19,7 @@ struct MemoryWork {
   bool whole_logits = false;  // as MemoryBenchOptions
 };
 
-/// What was traced, and what the device's allocator said of the same time.
+/// The trace, and the device allocator's figures for the same time.
 struct MemoryMeasurement {
   MemoryTrace trace;
   int64_t peak_bytes = 0;      // above what was in use before
@@ -27,8 +27,8 @@ struct MemoryMeasurement {
 };
 
 /// Makes the model, its optimizer and a batch of so many examples of random numbers, and then takes
-/// two training steps or one forward pass. Peaks are from the model's making on, which counts only
-/// as far as it is kept. Throws c10::OutOfMemoryError beyond `limit_bytes` on a CPU.
+/// two training steps or one forward pass. Peaks count from the making of the model, of which only
+/// what is kept counts. Throws c10::OutOfMemoryError beyond `limit_bytes` on a CPU.
 DEMI_API MemoryMeasurement measure_memory(const MemoryWork& work, int64_t batch_size,
                                           int64_t limit_bytes);
 

@@ -60,8 +60,8 @@ using Blocks = std::vector<TracedBlock>;
 constexpr double kRounding = 1.1;  // of blocks whose bytes are rounded up
 constexpr std::uint32_t kSure = 8, kPossible = 1;
 
-// How well blocks of two traces go together. Sure: they have the same bytes, or grew in proportion
-// to the batch. Possible: they grew otherwise, by not much more than that.
+// The likeness of blocks of two traces. Sure: they have the same bytes, or grew in proportion to
+// the batch. Possible: they grew otherwise, by not much more than that.
 struct Likeness {
   int64_t small = 0, large = 0;  // examples
 
@@ -95,7 +95,7 @@ class Alignment {
     align_between();
   }
 
-  /// For each block of `b` by how many bytes it grew; 0 without a partner.
+  /// The bytes by which each block of `b` grew; 0 without a partner.
   std::vector<int64_t> growth() const {
     std::vector<int64_t> grew(b_.size(), 0);
     for (std::size_t j = 0; j < b_.size(); ++j)
@@ -138,7 +138,7 @@ class Alignment {
     align_ranges(i, a_.size(), j, b_.size());
   }
 
-  // What is sure at the beginning and at the end is left out of the search.
+  // Pairs that are sure at the beginning and at the end are left out of the search.
   void align(Places a, Places b) {
     const auto take = [&](std::size_t i, std::size_t j) {
       if (alike_(a_[i], b_[j]) != kSure) return false;
@@ -187,7 +187,7 @@ class Alignment {
     }
   }
 
-  /// For each j the best likeness of all of `a` and the first j of `b`.
+  /// The best likeness, for each j, of all of `a` and the first j of `b`.
   std::vector<std::uint32_t> best_before(Places a, Places b) {
     std::vector<std::uint32_t> best(b.size() + 1, 0);
     for (const std::size_t i : a) {
@@ -202,7 +202,7 @@ class Alignment {
     return best;
   }
 
-  /// For each j the best likeness of all of `a` and those of `b` from j on.
+  /// The best likeness, for each j, of all of `a` and those of `b` from j on.
   std::vector<std::uint32_t> best_after(Places a, Places b) {
     std::vector<std::uint32_t> best(b.size() + 1, 0);
     for (std::size_t i = a.size(); i-- > 0;) {

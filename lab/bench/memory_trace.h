@@ -8,7 +8,7 @@
 
 namespace demi::bench {
 
-/// What a block of memory is for.
+/// The purpose of a block of memory.
 enum class MemoryKind {
   parameters,   // and buffers
   copies,       // 16-bit copies of parameters
@@ -20,7 +20,7 @@ enum class MemoryKind {
 
 /// Bytes of tensors by kind.
 struct MemoryByKind {
-  /// As MemoryKind has them.
+  /// Bytes by MemoryKind.
   int64_t parameters = 0, copies = 0, gradients = 0, optimizer = 0, activations = 0, other = 0;
 
   /// The bytes of one kind.
@@ -51,8 +51,8 @@ DEMI_API MemoryByKind memory_at(const MemoryTrace& trace, int64_t time);
 DEMI_API MemoryByKind memory_at_peak(const MemoryTrace& trace);
 
 /// The trace of the same work with `size` examples, from those with `small` and `large`. Blocks
-/// that grew with the batch go on growing; the others, and those that only `of_large` has, keep
-/// their bytes. The order of the blocks is that of `of_large`.
+/// that grew with the batch are assumed to grow further; the others, and those that only `of_large`
+/// has, keep their bytes. The order of the blocks is that of `of_large`.
 DEMI_API MemoryTrace extrapolated(const MemoryTrace& of_small, int64_t small,
                                   const MemoryTrace& of_large, int64_t large, int64_t size);
 

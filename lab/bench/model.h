@@ -17,7 +17,7 @@ struct ModelBenchOptions {
   std::vector<int64_t> widths{64, 256, 1024, 4096};  // features of each layer, 1 or more
   int64_t batch_size = 512;                          // rows of a step
   int64_t layers = 3;                                // linear layers
-  /// As in RecipeBenchOptions; the first one that is not fp32 counts.
+  /// The runs, as in RecipeBenchOptions; the first one that is not fp32 counts.
   std::vector<settings::RunSpec> runs = {};
   int warmup = 5, steps = 5, rounds = 5;  // as in RecipeBenchOptions
   OnPart on_part = {};                    // told of the parts
@@ -33,7 +33,7 @@ struct ModelBenchRow {
   const RecipeTiming& mixed() const { return result.runs[1]; }
 };
 
-/// What `demi bench model` found.
+/// The results of `demi bench model`.
 struct ModelBenchResult {
   std::vector<ModelBenchRow> rows;         // by rising width
   std::optional<int64_t> gain_from_width;  // the least from which on all are faster; none: not met

@@ -8,9 +8,9 @@
 
 namespace demi::bench {
 
-/// Told before each part of a measurement what is measured ("round 2 of 7, bf16"), how many parts
-/// are done, and how many there are. At the end, also of one that throws, once more with "" as
-/// part. May be empty.
+/// Called before each part of a measurement with its name ("round 2 of 7, bf16"), the number of
+/// parts that are done, and the number of all. Called once more with "" as part at the end, also of
+/// a measurement that throws. May be empty.
 using OnPart = std::function<void(const std::string& part, int64_t done, int64_t parts)>;
 
 /// Counts the parts of a measurement.

@@ -9,7 +9,7 @@
 
 namespace demi::bench {
 
-/// What a measurement told of its parts. Expects that they are counted from none to all.
+/// Records the parts that a measurement reports. Expects that they are counted from none to all.
 class ToldParts {
  public:
   OnPart on_part() {

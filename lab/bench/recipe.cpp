@@ -43,7 +43,7 @@ class Stretch : public data::Loader {
   int64_t whole_, batch_size_, start_, batches_;
 };
 
-// One precision's network in training, a few steps at a time.
+// A precision's network in training, a few steps at a time.
 class Runner {
  public:
   /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.

@@ -39,7 +39,7 @@ struct RecipeTiming {
   double speedup = 1;             // median of fp32 over this one's
 };
 
-/// What `demi bench recipe` found.
+/// The results of `demi bench recipe`.
 struct RecipeBenchResult {
   recipes::Machine machine;  // that it was measured on
   /// Parameters of the network, and examples of a step.
@@ -54,7 +54,7 @@ struct RecipeBenchResult {
 /// workload::load_workload, and UsageError for options out of range and a batch size of auto.
 DEMI_API RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device device);
 
-/// What bench_recipe asks of the losses of a warm-up, by step, before it times the run.
+/// The check that bench_recipe makes of the losses of a warm-up, by step, before it times the run.
 DEMI_API void check_losses(const std::string& run, const std::vector<double>& fp32,
                            const std::vector<double>& losses);
 

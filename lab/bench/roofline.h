@@ -9,7 +9,7 @@
 
 namespace demi::bench {
 
-/// What a device can do at best, as measured: products of one dtype and copies.
+/// The highest rates of a device, as measured: products of one dtype and copies.
 struct Roofline {
   double tflops = 0;         // of the fastest product that was measured
   double copy_gb_per_s = 0;  // of a plain copy, reads and writes counted; GB are 10^9 bytes

@@ -27,7 +27,7 @@ at::ScalarType dtype_of(const ProductKind& kind) {
           .accepted = "fp32, tf32, fp16, bf16"});
 }
 
-// What the name of the dtype says, independent of what the process allows.
+// The settings that the dtype's name means, independent of the process's own.
 Backends backends_of(const ProductKind& kind) {
   Backends backends;
   backends.cuda_matmul_allow_tf32 = kind.dtype == "tf32";

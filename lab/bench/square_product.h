@@ -29,7 +29,7 @@ class DEMI_API SquareProduct {
  public:
   SquareProduct(ProductKind kind, int64_t size, c10::Device device);
 
-  /// So many products, one after the other. Does not wait for the device.
+  /// Computes so many products, one after the other. Does not wait for the device.
   void run(int64_t times = 1);
 
   /// The greatest distance of the first rows of the result from the product of the same numbers in
@@ -42,7 +42,7 @@ class DEMI_API SquareProduct {
   /// Bytes of two operands and a result: what a product has to move at least.
   double bytes() const;
 
-  /// How it is computed.
+  /// The kind of the product.
   const ProductKind& kind() const { return kind_; }
 
  private:

@@ -99,7 +99,7 @@ void make_copies(const Tensors& parameters) {
     if (p.scalar_type() == at::kFloat) weights::low_precision(p, at::kBFloat16);
 }
 
-/// What a training loop calls after backward().
+/// The calls of a training loop after backward().
 void demi_step(GradScaler& scaler, optim::Optimizer& optimizer, const Tensors& parameters) {
   scaler.unscale_(optimizer);
   optim::clip_grad_norm_(parameters, kMaxNorm);
@@ -107,8 +107,7 @@ void demi_step(GradScaler& scaler, optim::Optimizer& optimizer, const Tensors& p
   scaler.update();
 }
 
-/// As demi_step() with LibTorch's own functions: GradScaler's unscaling, clip_grad_norm_, the
-/// optimizer.
+/// A step with LibTorch's own functions: GradScaler's unscaling, clip_grad_norm_, the optimizer.
 void torch_step(torch::optim::Optimizer& optimizer, const Tensors& parameters,
                 const at::Tensor& inverse_scale) {
   Tensors gradients;
@@ -170,8 +169,8 @@ void check_against_reference(const Contender& contender, const c10::Device& devi
        .advice = "force another path with DEMI_KERNELS and report this"});
 }
 
-/// One step over tensors too small to take time by themselves, in microseconds: the least of as
-/// many rounds as fit into a twentieth of a second, 5 at least.
+/// Time of a step over tensors too small to take time by themselves, in microseconds: the least of
+/// as many rounds as fit into a twentieth of a second, 5 at least.
 double host_cost(const c10::Device& device, const std::function<void()>& step) {
   constexpr int kSteps = 50, kRounds = 5;
   constexpr double kAllMs = 50;

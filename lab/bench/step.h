@@ -32,7 +32,7 @@ struct StepBenchOptions {
 /// destination is read). The pass in place writes where it has read, too: it is the machine's
 /// limit.
 struct StepBenchResult {
-  /// What was timed: optimizer, path of the kernels, device.
+  /// The timed optimizer, path of the kernels, and device.
   std::string optimizer, kernels, device;
   /// Elements and tensors that the optimizer has.
   int64_t parameters = 0, tensors = 0;
@@ -42,9 +42,9 @@ struct StepBenchResult {
   double bytes_per_parameter = 0;        // moved by a step
   double state_bytes_per_parameter = 0;  // held by the optimizer
   double held_bytes_per_parameter = 0;   // these, the parameter, its copy and its gradient
-  /// What a step moves a second, what a copy moves, and the one over the other.
+  /// The rates of a step and of a copy, and the first over the second.
   double gb_per_s = 0, copy_gb_per_s = 0, fraction_of_copy = 0;
-  /// What a pass in place moves, and the step's share of it.
+  /// The rate of a pass in place, and the step's rate over it.
   double in_place_gb_per_s = 0, fraction_of_in_place = 0;
   double torch_optim_ms = 0;         // 0: LibTorch has no such optimizer, or it was not asked for
   double torch_optim_over_demi = 0;  // `torch_optim_ms` over `ms`; 0: not measured

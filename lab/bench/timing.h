@@ -8,15 +8,15 @@
 #include <functional>
 #include <vector>
 
-// How every benchmark here measures.
+// The method of every benchmark here.
 //
 // Results are checked before anything is timed. Then contenders take turns: a round times each of
 // them once, so that another program on the machine slows all of them and not one. The first calls
-// are not counted: they make kernels, caches and memory that later ones find. A device works behind
-// the host's back, so a time runs from an idle device to an idle device.
+// are not counted: they make kernels, caches and memory that later ones reuse. A device works
+// asynchronously, so a time runs from an idle device to an idle device.
 //
 // The least time of the rounds is what the code costs on this machine if nothing disturbs it; the
-// median is what a user sees; how far it is above the least says how quiet the machine was.
+// median is what a user sees; its distance from the least shows how quiet the machine was.
 namespace demi::bench {
 
 /// Times of one contender, one a round, in any unit. Ask for figures only after one was added.
@@ -31,7 +31,7 @@ class Times {
     const std::size_t half = sorted_.size() / 2;
     return sorted_.size() % 2 == 1 ? sorted_[half] : (sorted_[half - 1] + sorted_[half]) / 2;
   }
-  /// How far the median is above the least, as a share of the least; 0.1: 10 %.
+  /// The excess of the median over the least, as a share of the least; 0.1: 10 %.
   double spread() const { return median() / least() - 1; }
 
  private:
@@ -61,7 +61,7 @@ inline double nanoseconds(int calls, const std::function<void()>& call) {
          calls;
 }
 
-/// What takes turns: `before` is called before each `work`, and is not timed.
+/// Work that takes turns. `before` is called before each `work`, and is not timed.
 struct TimedWork {
   std::function<void()> work;
   std::function<void()> before = {};

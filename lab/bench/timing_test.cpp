@@ -30,7 +30,7 @@ TEST(Timing, ContendersTakeTurnsAfterAWarmUp) {
 }
 
 TEST(Timing, WaitsForTheWork) {
-  // What is measured, and at least so long on any machine.
+  // The pause is measured, and takes at least so long on any machine.
   const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(5)); };
   EXPECT_GE(milliseconds(c10::kCPU, pause), 5);
   EXPECT_GE(nanoseconds(1, pause), 5e6);

@@ -19,7 +19,7 @@ DEMI_API std::map<std::string, std::string> read_members(
     const std::filesystem::path& archive, const std::set<std::string>& names,
     uint64_t most_bytes = std::numeric_limits<int64_t>::max());
 
-/// Those of `names` that an archive's members have, without folders.
+/// The `names` that an archive's members have, without folders.
 DEMI_API std::set<std::string> members_among(const std::filesystem::path& archive,
                                              const std::set<std::string>& names);
 

@@ -63,7 +63,7 @@ TEST(Archive, RefusesEverySingleFlippedBit) {
   }
 }
 
-/// What is in `file`'s gzip and zeros up to `bytes`, in a gzip of its own.
+/// The content of `file`'s gzip and zeros up to `bytes`, in a gzip of its own.
 void fill_up(const std::filesystem::path& file, std::size_t bytes) {
   std::string tar(bytes, '\0');
   gzFile in = gzopen(file.c_str(), "rb");

@@ -77,8 +77,9 @@ void note_classes_of_one_part(FilesCheck& check) {
                                         check.classes[c], check.parts[1].place));
 }
 
-/// By RFC 4180 a text that begins with a quote ends at the next one, lines further on. Whoever
-/// writes .tsv without quoting does not mean it.
+/// Notes texts over several lines in .tsv files. By RFC 4180 a text that begins with a quote ends
+/// at the next one, maybe lines further on; the author of a .tsv without quoting does not mean
+/// that.
 void note_swallowed_lines(FilesCheck& check, const fs::path& file, const LabelledTexts& texts) {
   if (file.extension() != ".tsv" && file.extension() != ".tab") return;
   const auto over_lines = [](const TextSource& source) {

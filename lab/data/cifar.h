@@ -12,8 +12,8 @@ namespace demi::data {
 
 enum class Cifar { ten, hundred };
 
-/// What the binary version of a CIFAR set looks like. A record is label_bytes (the class is the
-/// last of them; CIFAR-100 has the coarse one before it) and 3 x 32 x 32 pixels, red, green, blue
+/// The layout of the binary version of a CIFAR set. A record is label_bytes (the class is the last
+/// of them; CIFAR-100 has the coarse one before it) and 3 x 32 x 32 pixels, red, green, blue
 /// planes.
 struct CifarLayout {
   std::string name;  // as `demi data get` knows it
@@ -33,8 +33,8 @@ const CifarLayout& cifar_layout(Cifar kind);
 std::filesystem::path first_that_exists(const std::filesystem::path& folder,
                                         const std::vector<std::string>& names);
 
-/// The archive that is read at `place`, a folder without files of the binary version; "" where
-/// there is none, or such files.
+/// The archive that is read at `place`, a folder without files of the binary version; "" if there
+/// is no archive, or if there are such files.
 std::filesystem::path cifar_archive(const std::filesystem::path& place, const CifarLayout& layout);
 
 /// CIFAR-10 or CIFAR-100 (fine labels), binary version: Krizhevsky, "Learning multiple layers of

@@ -117,7 +117,7 @@ void write_corpus(const fs::path& file, const TextCorpus& corpus, uint64_t finge
 std::optional<TextCorpus> read_corpus(const fs::path& file, uint64_t fingerprint) {
   std::ifstream in(file, std::ios::binary);
   if (!in) return std::nullopt;
-  const std::string content = lab::rest_of(in).value_or("");  // is made anew
+  const std::string content = lab::rest_of(in).value_or("");  // an unreadable cache is made anew
   uint32_t sum = 0;
   if (content.size() < kMagic.size() + 2 * sizeof(uint64_t) + sizeof sum ||
       !content.starts_with(kMagic))

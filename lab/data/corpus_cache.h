@@ -17,15 +17,15 @@ namespace demi::data {
 DEMI_API void write_corpus(const std::filesystem::path& file, const TextCorpus& corpus,
                            uint64_t fingerprint);
 
-/// Nothing if there is no such file, if it was made from other files or by another version,
-/// or if a single bit of it is wrong: then the texts are read again.
+/// Reads the cached corpus. nullopt if there is no such file, if it was made from other files or by
+/// another version, or if a single bit of it is wrong: then the texts are read again.
 DEMI_API std::optional<TextCorpus> read_corpus(const std::filesystem::path& file,
                                                uint64_t fingerprint);
 
-/// Changes when a file in one of folder's `parts`, or a part that is a file itself, is added,
-/// removed, renamed, replaced or written: its size, inode, and the times at which its contents and
-/// its inode changed go into it, the last of which no program can set. What cannot be read is for
-/// the reader to report.
+/// A number that changes when a file in one of folder's `parts`, or a part that is a file itself,
+/// is added, removed, renamed, replaced or written. It is made of sizes, inodes, and the times at
+/// which contents and inodes changed, the last of which no program can set. A file that cannot be
+/// read is left for the reader to report.
 DEMI_API uint64_t fingerprint(const std::filesystem::path& folder,
                               std::span<const std::string> parts);
 

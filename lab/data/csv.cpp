@@ -73,7 +73,7 @@ class CsvReader {
     return at_ == text_.size() || text_[at_] == '\n' || text_.compare(at_, 2, "\r\n") == 0;
   }
 
-  /// Whether the file begins with the line by which PowerShell's Export-Csv says what it exported.
+  /// Whether the file begins with PowerShell's line that names the exported type (Export-Csv).
   bool has_type_line() {
     if (text_.compare(at_, 6, "#TYPE ") != 0) return false;
     damaged("the first line is PowerShell's type", line_, text_.substr(at_, text_.find('\n') - at_),
@@ -199,7 +199,7 @@ struct Columns {
   bool heading = false;
 };
 
-/// Nothing if it has been reported that this is not clear.
+/// The columns; nullopt if they are not clear, which is then reported.
 std::optional<Columns> columns(const Source& source, const CsvRecord& first) {
   const auto find = [&](std::initializer_list<std::string_view> names) {
     std::vector<std::size_t> places;
@@ -312,7 +312,7 @@ LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string>
                                   const DamageReport& report) {
   const Source source{file, report};
   const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
-  bool whole = true;  // nothing is said twice of a file of which nothing could be read
+  bool whole = true;  // a file of which nothing could be read is not reported twice
   std::vector<CsvRecord> records = read_csv(file, tabs ? '\t' : ',', [&](const Damage& damage) {
     whole = false;
     report(damage);

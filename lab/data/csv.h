@@ -11,7 +11,7 @@
 
 namespace demi::data {
 
-/// One record of a CSV file.
+/// A record of a CSV file.
 struct CsvRecord {
   std::vector<std::string> fields;  // without the quotes around them
   int64_t line;  // on which it begins, from 1; a quoted field may hold further lines
@@ -23,7 +23,7 @@ struct CsvRecord {
 /// and blank lines at the end are skipped. Throws DataError with the line: text after a closing
 /// quote, a quote that is never closed, another number of fields than the first record has, a first
 /// record of one field that other separators divide; a file that cannot be read, is UTF-16 or
-/// git-lfs's pointer. What another `report` is reported to is left out.
+/// git-lfs's pointer. With another `report`, records that it is called for are left out.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
                                          const DamageReport& report = report_damage);
 
@@ -38,8 +38,8 @@ struct LabelledTexts {
 /// kind are an error); otherwise there are two columns, label and text, and the first line's label
 /// is a number or occurs in another line, too. With `classes` given (those of the training file)
 /// others are an error; without, there have to be two or more. Throws DataError with the line; also
-/// if there are no texts, or one without a label. What is reported to another `report` is left
-/// out.
+/// if there are no texts, or one without a label. With another `report`, texts that it is called
+/// for are left out.
 DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
                                            std::vector<std::string> classes = {},
                                            const DamageReport& report = report_damage);

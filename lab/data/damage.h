@@ -9,7 +9,7 @@
 
 namespace demi::data {
 
-/// What is wrong with a file of a data set: all of it goes into the message of the DataError.
+/// The damage of a data set's file: all of it goes into the message of the DataError.
 struct Damage {
   std::string_view where;      // module.function
   std::filesystem::path file;  // the damaged one
@@ -17,7 +17,7 @@ struct Damage {
   std::string place;           // "offset 0", "line 7"; empty: the whole file
   std::string found;           // there
   std::string expected;        // in its place
-  /// What to do.
+  /// The advice to the user.
   std::string_view advice = "get an undamaged copy of the file";
 };
 

@@ -22,7 +22,7 @@ struct Download {
   std::string md5;   // checksum, 32 hexadecimal digits
 };
 
-/// Data that demi knows by name. What a set does not have is empty.
+/// A data set that demi knows by name. Members that a set lacks are empty.
 struct DataSet {
   std::string name;                   // as `--data` names it
   std::string title;                  // one line for people
@@ -33,11 +33,11 @@ struct DataSet {
   std::vector<std::string> subfolders;
   std::vector<std::string> marks;    // any of these files or folders identifies the place
   std::vector<std::string> classes;  // names, by number
-  /// Of the training pictures' channels in [0, 1], empty for texts. CIFAR-10's std is the one that
-  /// the published recipes use, the mean of the single pictures'; that of all pixels is 0.2470,
-  /// 0.2435, 0.2616.
+  /// Mean and standard deviation of the training pictures' channels in [0, 1]; empty for texts.
+  /// CIFAR-10's std is that of the published recipes, the mean of the single pictures' std; that of
+  /// all pixels is 0.2470, 0.2435, 0.2616.
   std::vector<double> mean, std;
-  /// What `demi data get` fetches; empty: nothing is to be fetched.
+  /// The files that `demi data get` fetches; empty: none.
   std::vector<Download> downloads;
   bool unpacks = false;  // the download is an archive
   std::string advice;    // how to get it
@@ -46,7 +46,7 @@ struct DataSet {
   bool is_published() const { return !marks.empty(); }
 };
 
-/// All of them, in the order in which `demi data list` shows them.
+/// All data sets, in the order in which `demi data list` shows them.
 DEMI_API std::span<const DataSet> data_sets();
 
 /// The set of that name. Throws UsageError with the nearest right name.

@@ -44,7 +44,7 @@ File locked(const fs::path& part) {
     }
     struct stat opened {
     }, named{};
-    // Whoever had it before may have renamed or removed it.
+    // The process that had it before may have renamed or removed it.
     if (::fstat(::fileno(out.get()), &opened) == 0 && ::stat(part.c_str(), &named) == 0 &&
         opened.st_ino == named.st_ino && opened.st_dev == named.st_dev)
       return out;
@@ -72,13 +72,13 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
                        "stopped"});
 }
 
-// Its own file, which lies where the system that it was built on keeps certificates.
+// libcurl's own file, in the place for certificates of the system that it was built on.
 fs::path trusted_by_libcurl() {
   const char* built_in = curl_version_info(CURLVERSION_NOW)->cainfo;
   return certificate_file(built_in ? built_in : "");
 }
 
-/// One request for what is missing. Returns the HTTP status (0 for file:).
+/// Requests the missing part once. Returns the HTTP status (0 for file:).
 long request(const Transfer& transfer, std::FILE* out, CURLcode& code, std::string& message) {
   const std::unique_ptr<CURL, void (*)(CURL*)> curl(curl_easy_init(), curl_easy_cleanup);
   char text[CURL_ERROR_SIZE] = "";
@@ -121,8 +121,8 @@ void fetch(const std::string& url, const fs::path& file, const std::string& md5,
     CURLcode code = CURLE_OK;
     std::string message;
     const long status = request(transfer, out.get(), code, message);
-    // A server that cannot go on in the middle, or a part that is longer than the file: from the
-    // start.
+    // Starts over if the server cannot resume in the middle, or if the part is longer than the
+    // file.
     const bool again = transfer.have > 0 && (status == 416 || code == CURLE_RANGE_ERROR ||
                                              code == CURLE_BAD_DOWNLOAD_RESUME);
     if (again) {

@@ -64,8 +64,8 @@ std::vector<int64_t> read_sizes(GzipReader& reader, const fs::path& file) {
 
 using Block = std::vector<uint8_t>;
 
-/// At most `total` bytes and one more. The header may name far more than the file holds, and the
-/// file hold far more than the header names, so memory is taken as bytes come.
+/// Reads at most `total` bytes and one more. The header may name far more than the file holds, and
+/// the file hold far more than the header names, so memory is allocated as bytes come.
 std::vector<Block> read_values(GzipReader& reader, unsigned __int128 total) {
   constexpr std::size_t kBlock = 1 << 22;
   std::vector<Block> blocks;

@@ -60,7 +60,7 @@ at::Tensor ImageLoader::augmented(const at::Tensor& images, int64_t epoch, int64
   const int64_t count = images.size(0), height = images.size(2), width = images.size(3);
   const int64_t padded_width = width + 2 * pad;
   const int64_t first = order_.place(position);  // so that it depends on no number of ranks
-  // For each picture the flat index of every pixel that it takes out of the padded one.
+  // The flat index, for each picture, of every pixel that it takes out of the padded one.
   at::Tensor rows = at::empty({count, height, 1}, at::kLong);
   at::Tensor columns = at::empty({count, 1, width}, at::kLong);
   int64_t* row = rows.mutable_data_ptr<int64_t>();

@@ -16,7 +16,7 @@ namespace demi::data {
 
 class Normalise;
 
-/// Which pictures, in which order, and what is done to them.
+/// The pictures of a loader, their order, and their preparation.
 struct ImageLoaderOptions {
   OrderOptions order = {};        // batch size, shuffling, seed, limit, ranks
   std::vector<double> mean = {};  // of each channel in [0, 1]; empty: 0

@@ -15,7 +15,7 @@ struct ImageSet {
   std::string name;                  // "fashion-mnist train"
 };
 
-/// Which part of a data set.
+/// A part of a data set.
 enum class Split { train, test };
 
 }  // namespace demi::data

@@ -97,7 +97,7 @@ void add_sources(std::vector<TextSource>& sources, std::vector<Review> found, co
 
 constexpr const char* kSplits[] = {"train", "test"};
 
-/// By the name of their folder, "train/neg".
+/// The reviews by the name of their folder, "train/neg".
 std::map<std::string, std::vector<Review>> reviews_of_archive(const fs::path& archive) {
   std::map<std::string, std::vector<Review>> found;
   for (const char* split : kSplits)

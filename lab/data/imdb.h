@@ -17,8 +17,8 @@ struct ImdbReviews {
 };
 
 /// The reviews of an aclImdb folder (Maas et al. 2011), neg then pos, each by rising number; both
-/// forms of file names, 17.txt and 17_9.txt. Where the folder has no train and no test, an archive
-/// of imdb_archives() in it is read, whole. Of a folder nothing is read yet. Throws DataError: no
+/// forms of file names, 17.txt and 17_9.txt. If the folder has no train and no test, an archive of
+/// imdb_archives() in it is read, whole. Files of a folder are not read yet. Throws DataError: no
 /// such folder, no reviews, a name of another form, a damaged archive.
 DEMI_API ImdbReviews imdb_reviews(const std::filesystem::path& folder);
 

@@ -4,8 +4,8 @@
 
 namespace demi::data {
 
-/// What one example is: what a data set holds, and what a model reads. A text has a label; tokens
-/// are a running text, cut into windows, each of whose tokens is predicted.
+/// The kind of an example: of a data set's, and of a model's input. A text has a label; tokens are
+/// a running text, cut into windows, each of whose tokens is predicted.
 enum class Kind { rows, pictures, texts, tokens };
 
 /// "rows", "pictures", "texts", "tokens".

@@ -11,7 +11,7 @@ namespace demi::data {
 /// uint8 pictures to (x / 255 - mean) / std in fp32, by one pass that converts and one that shifts.
 class Normalise {
  public:
-  /// One value a channel each, or none: mean 0, std 1.
+  /// `mean` and `std` have a value for each channel, or none: mean 0, std 1.
   Normalise(const std::vector<double>& mean, const std::vector<double>& std, int64_t channels,
             c10::Device device);
 

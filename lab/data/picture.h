@@ -21,10 +21,10 @@ namespace demi::data {
 DEMI_API at::Tensor read_picture(const std::filesystem::path& file,
                                  const DamageReport& report = report_damage);
 
-/// What read_picture can decode in this build: "JPEG, PNG".
+/// The formats that read_picture can decode in this build: "JPEG, PNG".
 DEMI_API std::string picture_formats();
 
-/// What a decoder says of a file: the picture, or why there is none.
+/// A decoder's result for a file: the picture, or the reason why there is none.
 struct DecodedPicture {
   at::Tensor picture;     // (H, W, 3) uint8
   std::string damage;     // empty where there is a picture
@@ -34,7 +34,8 @@ struct DecodedPicture {
 /// Pixels that a picture may have: 0.8 GB decoded.
 constexpr int64_t kMostPixels = int64_t{1} << 28;
 
-/// Each is in a file of its own; without its library a stub with the same name throws UsageError.
+/// The decoders, each in a file of its own; without its library a stub with the same name throws
+/// UsageError.
 DecodedPicture decode_jpeg(std::string_view bytes);
 DecodedPicture decode_png(std::string_view bytes);
 bool has_jpeg();

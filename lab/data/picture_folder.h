@@ -22,17 +22,18 @@ struct PictureFolder {
   std::vector<std::filesystem::path> others = {};  // files that are not read, hidden ones aside
 };
 
-/// What is said of the files of a folder that are not read; empty if there are none.
+/// A note on the files of a folder that are not read; empty if there are none.
 DEMI_API std::string note_on_others(const PictureFolder& folder);
 
-/// By its name, in any letter case: .jpg, .jpeg, .png, and not hidden.
+/// Whether the file is a picture by its name, in any letter case: .jpg, .jpeg, .png, and not
+/// hidden.
 DEMI_API bool is_picture(const std::filesystem::path& path);
 
 /// Lists the .jpg, .jpeg and .png files (in any case) of a folder; nothing is decoded. Hidden files
 /// and folders are ignored, other endings are in `others`. With `classes` the labels follow these,
 /// and a folder of another name is refused. Throws DataError: no such folder, no class, a class
-/// without a picture, a class whose name is not UTF-8, a link that leads to a folder above it. What
-/// is reported to another `report` is left out.
+/// without a picture, a class whose name is not UTF-8, a link that leads to a folder above it. With
+/// another `report`, files that it is called for are left out.
 DEMI_API PictureFolder read_picture_folder(const std::filesystem::path& folder,
                                            const std::vector<std::string>& classes = {},
                                            const DamageReport& report = report_damage);

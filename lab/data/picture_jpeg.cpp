@@ -74,8 +74,8 @@ bool read_rows(jpeg_decompress_struct& jpeg, Failure& failure, uint8_t* pixels) 
   return true;
 }
 
-// (H, W, 4) CMYK to (H, W, 3). What is stored is what the ink leaves of the light, as Adobe writes
-// it: with its marker or without, which is how Pillow and torchvision read it.
+// (H, W, 4) CMYK to (H, W, 3). The stored values are the light that the ink leaves, as Adobe writes
+// them. They are read so with or without Adobe's marker, as by Pillow and torchvision.
 at::Tensor rgb_of(const at::Tensor& cmyk) {
   at::Tensor rgb = at::empty({cmyk.size(0), cmyk.size(1), 3}, at::kByte);
   const auto* in = cmyk.const_data_ptr<uint8_t>();

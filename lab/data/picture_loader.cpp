@@ -43,7 +43,7 @@ PictureLoader::PictureLoader(PictureFolder folder, PictureLoaderOptions options)
 
 // (1, 3, size, size) uint8
 at::Tensor PictureLoader::picture(int64_t file, int64_t epoch, int64_t item) const {
-  // Where one is damaged others may be: each would end another run.
+  // If one is damaged others may be: each would end another run.
   const at::Tensor whole =
       read_picture(folder_.files[static_cast<std::size_t>(file)], [](Damage damage) {
         const std::string advice =

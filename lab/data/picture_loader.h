@@ -15,7 +15,7 @@ namespace demi::data {
 
 class Normalise;
 
-/// Which pictures, in which order, and what is done to them.
+/// The pictures of a loader, their order, and their preparation.
 struct PictureLoaderOptions {
   OrderOptions order = {};       // batch size, shuffling, seed, limit, ranks
   int64_t size = 224;            // height and width of what comes out
@@ -28,10 +28,10 @@ struct PictureLoaderOptions {
 };
 
 /// Batches of pictures that are read and decoded when they are asked for: (N, 3, size, size) fp32,
-/// channels_last, (x / 255 - mean) / std. Without a random window the middle is seen. Scaled
-/// bilinearly with antialiasing. Which window, and whether mirrored, is a function of seed, epoch
-/// and position alone. A batch's pictures are shared among the calling thread's OpenMP threads; in
-/// a PrefetchLoader each worker decodes a batch of its own.
+/// channels_last, (x / 255 - mean) / std. Without a random window the middle is used. Pictures are
+/// scaled bilinearly with antialiasing. Window and mirroring are functions of seed, epoch and
+/// position alone. A batch's pictures are shared among the calling thread's OpenMP threads; in a
+/// PrefetchLoader each worker decodes a batch of its own.
 class DEMI_API PictureLoader : public Loader {
  public:
   /// Throws UsageError.

@@ -36,8 +36,8 @@ void give_bytes(png_structp png, png_bytep to, std::size_t count) {
   bytes->remove_prefix(count);
 }
 
-// The samples as they are in the file, which is what Pillow and torchvision read: no gamma, the
-// upper 8 of 16 bits, no background under what is transparent.
+// Asks for the samples as the file has them, as Pillow and torchvision read them: no gamma, the
+// upper 8 of 16 bits, no background under transparent parts.
 void ask_for_rgb(png_structp png) {
   png_set_expand(png);
   png_set_strip_16(png);

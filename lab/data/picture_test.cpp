@@ -118,8 +118,9 @@ TEST(Png, HasThePixelsThatWereWritten) {
   EXPECT_THAT(refusal(folder / "sum.png"), HasSubstr("damaged"));
 }
 
-// What torchvision.io and Pillow read, which tests/fixtures/pictures/make.py asked: samples of 1 to
-// 16 bits, with gamma and without, transparent, interlaced, CMYK with Adobe's marker and without.
+// The pixels that torchvision.io and Pillow read, which tests/fixtures/pictures/make.py recorded:
+// samples of 1 to 16 bits, with gamma and without, transparent, interlaced, CMYK with Adobe's
+// marker and without.
 TEST(ReadPicture, HasThePixelsOfPillowAndTorchvision) {
   if (!can_write_png() || !can_write_jpeg()) GTEST_SKIP() << "built without libjpeg or libpng";
   const auto pictures = fixture_pictures("pixels.txt");

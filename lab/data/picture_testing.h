@@ -1,6 +1,6 @@
 #pragma once
 
-// For tests: small pictures written by the libraries themselves, and those of the fixtures.
+// Small pictures for tests, written by the libraries themselves, and those of the fixtures.
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/empty.h>
 

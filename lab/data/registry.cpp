@@ -28,7 +28,7 @@ namespace fs = std::filesystem;
 }
 
 /// The Python version of CIFAR does not mark a place. If nothing else is found, its place is read
-/// all the same, and the error says what to do.
+/// nevertheless, and the error has advice.
 bool holds_pickles(const DataSet& set, const fs::path& place) {
   if (set.layout != Layout::cifar10 && set.layout != Layout::cifar100) return false;
   std::error_code unreadable;
@@ -38,7 +38,8 @@ bool holds_pickles(const DataSet& set, const fs::path& place) {
   return false;
 }
 
-/// One file for each folder of texts, so that those of a folder that has changed are replaced.
+/// The cache file of a folder of texts. Each folder has one, so that a changed folder's texts are
+/// replaced.
 fs::path corpus_cache(std::string_view name, const fs::path& folder) {
   std::error_code unreadable;
   const std::string path = fs::weakly_canonical(folder, unreadable).string();

@@ -27,7 +27,7 @@ DEMI_API ImageSet load_images(std::string_view name, Split split,
 /// there the next time. Throws UsageError (also for a set of pictures), DataError.
 DEMI_API TextCorpus load_texts(std::string_view name, const std::filesystem::path& data_dir = {});
 
-/// The same for two CSV or TSV files with label and text (csv_texts.h), without a cache.
+/// Reads and tokenizes two CSV or TSV files with label and text (csv_texts.h), without a cache.
 DEMI_API TextCorpus load_text_files(const std::filesystem::path& train,
                                     const std::filesystem::path& test);
 
@@ -36,7 +36,7 @@ DEMI_API TextCorpus load_text_files(const std::filesystem::path& train,
 DEMI_API TextSet load_test_texts(std::string_view name, const std::filesystem::path& data_dir,
                                  const Vocabulary& vocabulary);
 
-/// The same of one CSV or TSV file, whose labels are among `classes`.
+/// Reads one CSV or TSV file, whose labels are among `classes`, numbered by such a vocabulary.
 DEMI_API TextSet load_test_text_file(const std::filesystem::path& test,
                                      const std::vector<std::string>& classes,
                                      const Vocabulary& vocabulary);

@@ -44,9 +44,9 @@ struct Stretch {
   int64_t first, count, scaled, skipped, kept;
 };
 
-/// What the pixels [first, first + kept) need of a line of `in` pixels that is scaled to `out`:
-/// whole periods, after which pixels of both begin at one place again, so that weights are the same
-/// ones, and around them what weights reach.
+/// The part of a line of `in` pixels, scaled to `out`, that the pixels [first, first + kept) need:
+/// whole periods, after which pixels of both begin at the same place again, so that weights repeat,
+/// and around them the pixels that weights reach.
 Stretch stretch_of(int64_t in, int64_t out, int64_t first, int64_t kept) {
   const int64_t periods = std::gcd(in, out), from = in / periods, to = out / periods;
   const int64_t reach = 3 + (in + out - 1) / out;  // pixels of `in`

@@ -26,21 +26,22 @@ struct Middle {
   Window window;
 };
 
-/// What the usual test on ImageNet sees of a picture, for 224: torchvision's Resize(256) and
-/// CenterCrop(224), to the pixel; for other sizes Resize(size x 256 / 224, rounded). A pure
+/// The part of a picture that the usual test on ImageNet uses, for 224: torchvision's Resize(256)
+/// and CenterCrop(224), to the pixel; for other sizes Resize(size x 256 / 224, rounded). A pure
 /// function.
 DEMI_API Middle middle_of(int64_t height, int64_t width, int64_t size);
 
 /// A picture (H, W, 3) uint8, scaled bilinearly with antialiasing: (1, 3, height, width) uint8.
 at::Tensor resized(const at::Tensor& picture, int64_t height, int64_t width);
 
-/// That part of a picture, (1, 3, size, size) uint8.
+/// The picture's part by middle_of(), (1, 3, size, size) uint8.
 at::Tensor middle_picture(const at::Tensor& picture, int64_t size);
 
 /// The window of a picture (H, W, 3) uint8 that is scaled to (height, width) as resized() does: (1,
-/// 3, window.height, window.width) uint8. Of more than 2^24 scaled pixels those that the window
-/// does not need are not computed, so that a long, narrow picture takes no memory by its length:
-/// bit for bit where LibTorch has AVX2, else to 1 of 255, by the rounding of places in FP32.
+/// 3, window.height, window.width) uint8. If there are more than 2^24 scaled pixels, only those
+/// that the window needs are computed, so that a long, narrow picture takes no memory by its
+/// length. The result is the same bit for bit if LibTorch has AVX2, else to 1 of 255, by the
+/// rounding of places in FP32.
 DEMI_API at::Tensor scaled_window(const at::Tensor& picture, int64_t height, int64_t width,
                                   const Window& window);
 

@@ -62,11 +62,11 @@ at::Tensor TextLoader::by_length(const at::Tensor& texts, int64_t epoch) const {
   if (order.empty()) return texts;
   const OrderOptions& options = options_.order;
   const int64_t total = texts.numel();
-  // A factor may be said to be greater than all texts together.
+  // A factor may exceed the number of all texts.
   const auto product = [total](int64_t a, int64_t b) { return a > total / b ? total : a * b; };
   const int64_t batch = product(options.batch_size, options.world_size);
-  // What makes no whole batch stays apart, as it was drawn: sorted with the others, the longest
-  // texts would always be those that are left out.
+  // Texts that make no whole batch stay apart, as they were drawn: sorted with the others, the
+  // longest texts would always be those that are left out.
   const int64_t sorted = options.shuffle || options.drop_last ? total / batch * batch : total;
   const int64_t bucket = options.shuffle ? product(batch, options_.bucket_batches) : total;
   for (int64_t start = 0; start < sorted; start += bucket)

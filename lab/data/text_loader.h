@@ -9,7 +9,7 @@
 
 namespace demi::data {
 
-/// Which texts, in which order, and how much of each.
+/// The texts of a loader, their order, and their length.
 struct TextLoaderOptions {
   OrderOptions order = {};      // batch size, shuffling, seed, limit, ranks
   int64_t max_length = 0;       // keep the first that many tokens of a text; 0: all

@@ -56,7 +56,8 @@ TEST(TextLoader, ShowsEveryTextOnceAnEpochPadded) {
   }
 }
 
-// Which texts an epoch leaves out, or puts into its short batch, is chosen before they are sorted.
+// The texts that an epoch leaves out, or puts into its short batch, are chosen before they are
+// sorted.
 TEST(TextLoader, NoTextIsAlwaysLeftOut) {
   for (const int64_t bucket : {4, 50}) {
     const TextLoader loader(

@@ -34,7 +34,7 @@ struct TextCorpus {
   std::string note;  // for people: why the tokenized texts could not be cached; mostly empty
 };
 
-/// One text that is still to be read. `read` is called from several threads.
+/// A text that is still to be read. `read` is called from several threads.
 struct TextSource {
   std::function<std::string()> read;
   int64_t label = 0;  // its class
@@ -47,8 +47,7 @@ DEMI_API TextCorpus tokenize(const std::vector<TextSource>& train,
                              const std::vector<TextSource>& test, std::vector<std::string> classes,
                              const std::string& name);
 
-/// The same of texts alone, numbered by a vocabulary that stands: words that are not in it are
-/// <unk>.
+/// Tokenizes texts alone, numbered by a given vocabulary: words that are not in it are <unk>.
 DEMI_API TextSet tokenize(const std::vector<TextSource>& texts, const Vocabulary& vocabulary,
                           std::string name);
 

@@ -66,7 +66,7 @@ void finish(TokenSet& set, std::string_view train, std::string_view test) {
   require_tokens(set.test, test.empty() ? train : test, "test");
 }
 
-// Of a file, with its name in the error.
+// Encodes a file's text; errors name the file.
 SharedTokens encoded(const tokens::Tokenizer& tokenizer, const std::string& text,
                      const fs::path& path) {
   try {

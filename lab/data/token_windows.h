@@ -49,8 +49,8 @@ class DEMI_API RandomWindows : public Loader {
   RandomWindowsOptions options_;
 };
 
-/// Batches of the span's windows one after the other, each token but the first a target once. What
-/// the last window lacks is padded: token 0, target -100, which counts nowhere.
+/// Batches of the span's windows one after the other, each token but the first a target once. The
+/// last window is padded: token 0, target -100, which counts nowhere.
 class DEMI_API ConsecutiveWindows : public Loader {
  public:
   /// Throws UsageError for options out of range and for a span of fewer than two tokens.

@@ -11,7 +11,8 @@ namespace {
 
 constexpr std::string_view kBreak = "<br />";
 
-// What Python's str.split() splits at: Unicode's White_Space and the four ASCII separators.
+// Whether Python's str.split() splits at the character: Unicode's White_Space and the four ASCII
+// separators.
 constexpr bool is_space(int32_t code) {
   return lab::is_white_space(code) || (code >= 0x1C && code <= 0x1F);
 }

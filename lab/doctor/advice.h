@@ -10,7 +10,7 @@
 
 namespace demi::doctor {
 
-/// What would make training faster on a device, by how much, and how it is done.
+/// A change that makes training faster on a device, its gain, and how to make it.
 struct Advice {
   std::string topic;  // precision, bf16_products, dimensions, batch, channels_last, tf32, memory
   double gain = 0;    // times as fast, as measured here
@@ -25,18 +25,18 @@ inline constexpr double kLeastGain = 1.05;
 /// equal ones bf16, which needs no loss scaling. "" if none was measured.
 DEMI_API std::string best_mixed(const std::vector<Format>& formats);
 
-/// What the measured formats say: TF32 and the mixed precision over FP32.
+/// Advice from the measured formats: TF32 and the mixed precision over FP32.
 DEMI_API std::vector<Advice> of_formats(const std::vector<Format>& formats);
 
 /// Measures what dimensions, batch size and channels_last do to products and convolutions of that
 /// dtype, in a region: a second or less.
 DEMI_API std::vector<Advice> of_shapes(const std::string& dtype, c10::Device device);
 
-/// Measures what it costs to get fresh memory for each large tensor on the CPU. Nothing where
-/// `allocator` is not glibc, which has it so: others keep memory.
+/// Measures the cost of fresh memory for each large tensor on the CPU. Empty unless `allocator` is
+/// glibc, which releases such memory: others keep it.
 DEMI_API std::vector<Advice> of_memory(const std::string& allocator);
 
-/// Those with a gain of at least kLeastGain, the greatest first.
+/// The advice with a gain of at least kLeastGain, the greatest first.
 DEMI_API std::vector<Advice> in_order(std::vector<Advice> all);
 
 }  // namespace demi::doctor

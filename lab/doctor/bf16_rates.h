@@ -22,7 +22,7 @@ DEMI_API Bf16Rates measure_bf16_rates(const Bf16Choice& choice, double seconds);
 /// A sentence: both rates, and why one of them is in use. "" if they were not measured.
 DEMI_API std::string describe(const Bf16Rates& rates);
 
-/// What to set where the way in use is slower than the other by more than a fifth.
+/// Advice if the way in use is slower than the other by more than a fifth.
 DEMI_API std::optional<Advice> of_bf16_rates(const Bf16Rates& rates);
 
 }  // namespace demi::doctor

@@ -21,10 +21,10 @@ struct DEMI_API Cores {
   double usable() const;
 };
 
-/// What this process has.
+/// The cores of this process.
 DEMI_API Cores cores();
 
-/// What is wrong with the number of threads, with what to do; empty: nothing.
+/// Faults of the number of threads, with advice; empty: none.
 DEMI_API std::vector<std::string> faults(const Cores& cores);
 
 }  // namespace demi::doctor

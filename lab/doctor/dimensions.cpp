@@ -105,7 +105,7 @@ ModelCheck check_products(const std::vector<Product>& all, int64_t convolutions,
   ModelCheck check{.batch_size = batch.examples, .convolutions = convolutions};
   const Product* largest = nullptr;
   for (const Product& product : all) {
-    // The last product's few outputs are what the task says, not a width to be chosen.
+    // The task decides the last product's few outputs; they are no width to choose.
     if (&product == &all.back() && product.n / product.n_per_unit < kMultiple) {
       Product outputs = product;
       outputs.n = kMultiple * product.n_per_unit;
@@ -119,8 +119,8 @@ ModelCheck check_products(const std::vector<Product>& all, int64_t convolutions,
   return check;
 }
 
-// Those of operations that read a weight of their own: a matrix of (out, in), or of an LSTM
-// (4 * hidden, in) and (4 * hidden, hidden).
+// The products of operations that read a weight of their own: a matrix of (out, in), or, for an
+// LSTM, (4 * hidden, in) and (4 * hidden, hidden).
 class FileProducts {
  public:
   explicit FileProducts(const imported::FileSummary& file) {

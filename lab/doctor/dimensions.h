@@ -16,7 +16,7 @@ namespace demi::doctor {
 struct Dimension {
   std::string module;  // "classifier"
   std::string name;    // in_features, out_features, input_size, hidden_size or batch_size
-  /// In elements; `next` is the next multiple of 8.
+  /// The dimension in elements, and the next multiple of 8.
   int64_t value = 0, next = 0;
   int64_t m = 0, k = 0, n = 0;                 // the layer's product, (m, k) by (k, n)
   int64_t next_m = 0, next_k = 0, next_n = 0;  // the same with `next`
@@ -27,7 +27,7 @@ struct Dimension {
   DEMI_API double flops() const;
 };
 
-/// What a model's layers are applied to.
+/// The batch to which a model's layers are applied.
 struct Batch {
   int64_t examples = 1;  // the batch size
   int64_t tokens = 1;    // of an example of a language model, each of which is a row of a layer
@@ -51,9 +51,9 @@ struct ModelCheck {
 /// token of each example. Convolutions are counted and exempt: cuDNN pads their channels since 7.3.
 DEMI_API ModelCheck check_dimensions(const torch::nn::Module& module, const Batch& batch);
 
-/// As check_dimensions(), for a recipe's network. Its data are not read: a text's vocabulary is
-/// left out, and a folder of pictures has as many classes as the setting `classes`. The products of
-/// a .pt2 file are those of operations `linear` and `lstm` that read a weight of the file. Throws
+/// The check_dimensions() of a recipe's network. Its data are not read: a text's vocabulary is left
+/// out, and a folder of pictures has as many classes as the setting `classes`. The products of a
+/// .pt2 file are those of operations `linear` and `lstm` that read a weight of the file. Throws
 /// UsageError: no such recipe; DataError: as models::imported_file.
 DEMI_API ModelCheck check_recipe(const std::string& recipe);
 

@@ -17,10 +17,10 @@
 #include "lab/doctor/formats.h"
 #include "lab/doctor/variables.h"
 
-/// What `demi doctor` says: what this machine and this build can do, and what to do about it.
+/// The findings of `demi doctor`: what this machine and this build can do, and advice.
 namespace demi::doctor {
 
-/// What is looked at besides the machine.
+/// Options of the diagnosis.
 struct DiagnoseOptions {
   /// The recipe whose dimensions are checked; empty: none.
   std::string recipe = {};
@@ -60,7 +60,7 @@ struct DataSetReport {
 /// Names and values, for people.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// What was found.
+/// The findings.
 struct Diagnosis {
   std::vector<DeviceReport> devices;     // the CPU first
   std::string no_cuda;                   // why there is no CUDA device; empty: there is one
@@ -79,7 +79,8 @@ struct Diagnosis {
   double seconds = 0;  // that the diagnosis took
 };
 
-/// What a share of the cores below recipes::kQuietShare means for the figures; "" of another one.
+/// A sentence on what a share of the cores below recipes::kQuietShare means for the figures; "" for
+/// another share.
 DEMI_API std::string disturbance(std::optional<double> cores_share);
 
 /// Throws UsageError for an unknown recipe and `seconds` out of range, before anything is measured.

@@ -176,7 +176,8 @@ double product_gain(const std::string& dtype, c10::Device device) {
   return product_ms("fp32", size, size, size, device) / product_ms(dtype, size, size, size, device);
 }
 
-// Without instructions for the format, a region's products and LibTorch's own are different ones.
+// Why the products have no units. Without instructions for the format, a region's products are not
+// LibTorch's own.
 std::string no_unit_of(const settings::RunSpec& run, c10::Device device) {
   const auto type = low_type(run);
   if (!type) return "";
@@ -201,7 +202,7 @@ std::vector<SlowCause> causes_of(const SpeedupFacts& facts) {
   };
   add(no_unit(facts));
   if (facts.is_profiled) {
-    // Without a GPU's kernels, times are the host's and say nothing of it.
+    // Times are the host's without a GPU's kernels, and show nothing about the GPU.
     const bool has_times = !facts.is_device || facts.profile.is_device;
     if (has_times) add(idle(facts));
     add(waits(facts));

@@ -23,7 +23,7 @@ struct WeighedDimension {
   double flops_share = 0;  // of the step's FLOPs, 0 to 1
 };
 
-/// What was measured of a run that is hardly faster than FP32.
+/// The measurements of a run that is hardly faster than FP32.
 struct SpeedupFacts {
   std::string dtype;          // "bf16"
   std::string no_unit;        // why its products have no units here; "": they have
@@ -34,7 +34,7 @@ struct SpeedupFacts {
   std::vector<WeighedDimension> dimensions;  // no multiples of 8
 };
 
-/// From these shares and counts on something is a cause.
+/// The least shares and counts that are a cause.
 inline constexpr double kIdle = 0.2;        // of a step
 inline constexpr double kWaits = 1;         // a step
 inline constexpr double kShortTime = 0.25;  // of the kernels' time, if half of them are short
@@ -42,9 +42,8 @@ inline constexpr double kDimension = 0.01;  // of a step's FLOPs
 inline constexpr double kLittleLow = 0.5;   // of the ops' time
 
 /// Why the speedup is minor, in the order in which to look: no unit for the dtype, an idle device,
-/// waits for numbers, kernels under 10 us, dimensions that are no multiples of 8; and if most of
-/// the time is spent in other dtypes than the 16-bit one, that. Empty if it is none of them. A pure
-/// function.
+/// waits for numbers, kernels under 10 us, dimensions that are no multiples of 8, most of the time
+/// spent in other dtypes than the 16-bit one. Empty if none of them is found. A pure function.
 DEMI_API std::vector<recipes::SlowCause> causes_of(const SpeedupFacts& facts);
 
 /// The 16-bit dtype in which the run computes, "bf16"; "" if it has none.
@@ -58,7 +57,7 @@ DEMI_API SpeedupFacts facts_of(const settings::Config& config, const settings::R
 
 /// Puts the causes into each 16-bit run whose speedup over a first run in FP32 is below
 /// kMinorSpeedup; a run that was stopped or has failed has no speedup. Steps are as many as fit in
-/// 10 s, 5 at most. If something cannot be measured, a note of the comparison says what.
+/// 10 s, 5 at most. If something cannot be measured, a note of the comparison names it.
 DEMI_API void explain_speedups(recipes::Comparison& comparison, const workload::Workload& workload,
                                c10::Device device);
 

@@ -14,7 +14,8 @@
 namespace demi::doctor {
 namespace {
 
-// In the order of docs/reference/environment.md: first demi's own, then those of others.
+// The variables in the order of docs/reference/environment.md: first demi's own, then those of
+// others.
 constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"DEMI_ATTENTION", "attention on a CPU: libtorch, fused, tiles, blocks, blocks_16_bit"},
     {"DEMI_BF16_PRODUCTS", "how bf16 products run on a CPU: bf16, fp32"},

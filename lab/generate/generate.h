@@ -46,7 +46,7 @@ DEMI_API std::vector<int32_t> tokens_of(const Model& model, std::string_view tex
 /// no number, beyond the vocabulary, none at all.
 DEMI_API std::vector<int32_t> parse_tokens(const Model& model, std::string_view numbers);
 
-/// How texts are drawn.
+/// Options of writing a text.
 struct Options {
   Sampling sampling;     // temperature, top-k, seed
   int64_t length = 500;  // tokens to write, 1 or more
@@ -57,11 +57,11 @@ struct Options {
 /// Called with each token as soon as it is known; false ends the text.
 using TokenDone = std::function<bool(int32_t token)>;
 
-/// Writes tokens after those of the prompt, of which there must be one. Each is drawn from the
-/// logits that the network gives for the last `context` tokens: up to the context their keys and
-/// values are kept; beyond it all are computed again for each token, since then all positions have
-/// moved (nanoGPT's sample.py does the same). Throws UsageError for options out of range,
-/// TrainingError for logits that are NaN or infinite.
+/// Writes tokens after those of the prompt, which must not be empty. Each is drawn from the logits
+/// that the network gives for the last `context` tokens: up to the context their keys and values
+/// are kept; beyond it all are computed again for each token, since then all positions have moved
+/// (nanoGPT's sample.py does the same). Throws UsageError for options out of range, TrainingError
+/// for logits that are NaN or infinite.
 DEMI_API void write(const Model& model, std::span<const int32_t> prompt, const Options& options,
                     const TokenDone& done);
 

@@ -37,7 +37,7 @@ std::vector<int32_t> likeliest(std::span<const float> logits, int64_t count) {
   return tokens;
 }
 
-/// In [0, 1), with 53 bits.
+/// A random number in [0, 1), with 53 bits.
 double number_at(uint64_t seed, int64_t sample, int64_t position) {
   const auto bits = data::random_bits(seed, sample, position, data::Purpose::sample);
   return std::ldexp(static_cast<double>((uint64_t{bits[0]} << 32 | bits[1]) >> 11), -53);

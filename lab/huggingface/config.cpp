@@ -66,7 +66,7 @@ class Entries {
   JsonValue<> all_;
 };
 
-/// What transformers' defaults are is in its configuration_gpt2.py and configuration_llama.py.
+/// The defaults are those of transformers' configuration_gpt2.py and configuration_llama.py.
 GPTOptions gpt2_options(const Entries& entries) {
   entries.want("activation_function", {"gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
   entries.want("scale_attn_weights", {true});
@@ -211,7 +211,7 @@ std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64
                            : dtype == c10::kDouble   ? "float64"
                                                      : "float16";
   config["torch_dtype"] = config["dtype"] = name;
-  // Their defaults are tokens of other vocabularies.
+  // The defaults are tokens of other vocabularies.
   config["bos_token_id"] = config["eos_token_id"] = end < 0 ? json() : json(end);
   config["pad_token_id"] = nullptr;
   config["use_cache"] = true;

@@ -92,8 +92,8 @@ fs::path beside(const fs::path& index, const std::string& name) {
   return file;
 }
 
-// "models--gpt2", where Python's huggingface_hub keeps what it fetched: the files that main named
-// when they were. Any other folder stays what it is.
+// The snapshot in "models--gpt2", a folder in which Python's huggingface_hub keeps the files that
+// it fetched, as main named them then. Any other folder is returned itself.
 fs::path snapshot_of(const fs::path& folder) {
   std::string revision;
   std::ifstream(folder / "refs" / "main") >> revision;

@@ -14,11 +14,12 @@
 // model.safetensors, or with shards that model.safetensors.index.json names.
 namespace demi::huggingface {
 
-/// The folder that `named` means: itself, the one that a file with a name of these is in, or, of a
-/// folder "models--NAME" in the cache of Python's huggingface_hub, the snapshot of its main.
-/// Nothing if it is none: config.json must name a model_type or architectures, or there must be an
-/// index or an adapter; a folder of model.safetensors alone is one that lacks config.json. A folder
-/// of demi's has neither, and a file of demi's says so in its metadata.
+/// The folder that `named` means: the folder itself; the folder of a file with one of these names;
+/// for a folder "models--NAME" in the cache of Python's huggingface_hub, the snapshot of its main.
+/// nullopt if it is no such folder: config.json must name a model_type or architectures, or there
+/// must be an index or an adapter; a folder of model.safetensors alone is one that lacks
+/// config.json. A folder of demi's has none of these, and a file of demi's is marked in its
+/// metadata.
 DEMI_API std::optional<std::filesystem::path> folder_of(const std::filesystem::path& named);
 
 /// Throws DataError for a folder of an adapter (peft's), which is no model by itself.
@@ -32,8 +33,8 @@ DEMI_API std::vector<std::filesystem::path> weight_files(const std::filesystem::
 /// hold what the index says.
 checkpoint::NamedTensors read_tensors(const std::filesystem::path& folder);
 
-/// What a folder holds, without the values: the tensors of all files by name, and, as metadata, the
-/// entries of config.json. Throws DataError as weight_files.
+/// The contents of a folder, without values: the tensors of all files by name, and, as metadata,
+/// the entries of config.json. Throws DataError as weight_files.
 DEMI_API checkpoint::Contents contents(const std::filesystem::path& folder);
 
 }  // namespace demi::huggingface

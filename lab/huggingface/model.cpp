@@ -55,7 +55,7 @@ class Source {
     return found ? std::move(found.mapped()) : at::Tensor();
   }
 
-  /// Also what is left.
+  /// The misfits, with the tensors that are left.
   std::vector<std::string> misfits() && {
     for (const auto& [name, tensor] : tensors_)
       if (!is_buffer(name)) misfits_.push_back(name + " is of no part of the model");
@@ -63,7 +63,7 @@ class Source {
   }
 
  private:
-  /// Without what torch.compile and DataParallel put into names.
+  /// The tensors without the prefixes of torch.compile and DataParallel.
   static NamedTensors without_wrappers(NamedTensors tensors) {
     NamedTensors plain;
     for (auto& [name, tensor] : tensors) {
@@ -107,7 +107,7 @@ std::string first_of(const std::vector<std::string>& misfits) {
   const auto end = misfits.begin() + std::min<std::ptrdiff_t>(kShown, std::ssize(misfits));
   std::string text = fmt::format("{}", fmt::join(misfits.begin(), end, "; "));
   if (misfits.size() > kShown) text += fmt::format("; and {} more", misfits.size() - kShown);
-  // What is left of the file comes last: it says whose names these are.
+  // The rest of the file comes last: it shows whose names these are.
   if (misfits.size() > kShown && misfits.back().ends_with("is of no part of the model"))
     text += ", as " + misfits.back();
   return text;

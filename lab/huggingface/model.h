@@ -19,10 +19,10 @@ struct Model {
   checkpoint::NamedTensors weights;  // under the names of models::GPT
 };
 
-/// What config.json and the tokenizer say, without a tensor.
+/// The contents of config.json and of the tokenizer's files, without tensors.
 struct Description {
   models::GPTOptions options;             // form and sizes
-  tokens::TokenizerTexts tokenizer = {};  // without a name: there is none that demi has
+  tokens::TokenizerTexts tokenizer = {};  // without a name: no tokenizer that demi has
   std::string no_tokenizer = {};          // why
 };
 

@@ -210,7 +210,7 @@ class Damaged : public testing::Test {
     return "";
   }
 
-  /// What is said of a model with that entry in its config.json.
+  /// The error for a model with that entry in its config.json.
   std::string with_entry(const char* model, const char* name, const json& value) const {
     copy(model);
     json config = json::parse(std::ifstream(folder() / "config.json"));

@@ -20,10 +20,10 @@ struct TensorNames {
   std::vector<int64_t> shape_of_theirs(std::size_t part) const;
 };
 
-/// All of a model, in its order. The head only if it has one of its own.
+/// The names of all tensors of a model, in its order; the head's only if it has one of its own.
 std::vector<TensorNames> tensor_names(const models::GPTOptions& options);
 
-/// Of all but the head: "transformer." or "model.".
+/// The prefix of all names but the head's: "transformer." or "model.".
 std::string_view prefix_of(models::GPTForm form);
 
 constexpr std::string_view kHead = "lm_head.weight";

@@ -64,8 +64,8 @@ Json tokenizer_json(const BytePairs& pairs) {
             {"merges", pairs.merges}}}};
 }
 
-/// Without it transformers takes the class of the model's type: Llama's makes other tokens of
-/// blanks. This class reads tokenizer.json as it is.
+/// tokenizer_config.json. Without it transformers takes the class of the model's type: Llama's
+/// makes other tokens of blanks. The class named here reads tokenizer.json unchanged.
 Json config_json(const BytePairs& pairs, bool has_end, int64_t context) {
   Json config{{"tokenizer_class", "PreTrainedTokenizerFast"},
               {"add_prefix_space", pairs.prefix_blank},

@@ -9,9 +9,9 @@
 
 namespace demi::huggingface {
 
-/// Writes tokenizer.json, as PyPI's package tokenizers has it, tokenizer_config.json, and
-/// vocab.json with merges.txt, of byte pairs; nothing of other tokenizers. `context`: tokens that
-/// the model reads. Returns the names of the files.
+/// Writes the files of a tokenizer of byte pairs: tokenizer.json, as PyPI's package tokenizers
+/// writes it, tokenizer_config.json, and vocab.json with merges.txt. Writes nothing for other
+/// tokenizers. `context`: tokens that the model reads. Returns the names of the files.
 std::vector<std::string> write_tokenizer(const std::filesystem::path& folder,
                                          const tokens::TokenizerTexts& tokenizer, int64_t context);
 

@@ -81,7 +81,7 @@ NamedTensors their_tensors(const Model& model, std::optional<c10::ScalarType> dt
   return all;
 }
 
-/// In the order of their names, each file as full as it may be.
+/// Divides the tensors into files, in the order of their names, each as full as it may be.
 std::vector<NamedTensors> shards_of(NamedTensors all, int64_t most) {
   std::vector<NamedTensors> shards(1);
   int64_t bytes = 0;

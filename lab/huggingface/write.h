@@ -13,9 +13,9 @@
 
 namespace demi::huggingface {
 
-/// How a model is written.
+/// Options of writing a model.
 struct WriteOptions {
-  std::optional<c10::ScalarType> dtype = {};  // fp32, fp16 or bf16; empty: as they are
+  std::optional<c10::ScalarType> dtype = {};  // fp32, fp16 or bf16; empty: unchanged
   int64_t shard_bytes = 5'000'000'000;        // of a file at most, but for one larger tensor
   tokens::TokenizerTexts tokenizer = {};      // of byte pairs; others have no file there
 };

@@ -16,7 +16,8 @@ namespace {
 
 using Kind = TensorDifference::Kind;
 
-/// Which elements of a part differ: by their bytes, which distinguishes -0 from 0 and NaN from NaN.
+/// Visits the elements of a part whose bytes differ, which distinguishes -0 from 0 and NaN from
+/// NaN.
 template <class Visit>
 void each_different_byte_pattern(const at::Tensor& a, const at::Tensor& b, Visit visit) {
   const auto size = static_cast<std::size_t>(a.element_size());

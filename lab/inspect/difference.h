@@ -11,16 +11,16 @@
 
 namespace demi::inspect {
 
-/// How a tensor of one file differs from the tensor of the same name of another.
+/// The difference between two tensors of one name, in two files.
 struct TensorDifference {
-  /// What can differ between two tensors.
+  /// A kind of difference between two tensors.
   enum class Kind { values, dtype, shape, only_in_first, only_in_second };
 
   std::string name;                                       // the tensor's name
   Kind kind = Kind::values;                               // in what they differ
   std::optional<checkpoint::StoredTensor> first, second;  // none where the tensor is missing
-  /// For `values` and `dtype`: pairs of elements, and those that differ in a bit; between two
-  /// dtypes, in their value.
+  /// Pairs of elements, and those that differ in a bit, or, between two dtypes, in their value. For
+  /// `values` and `dtype`.
   int64_t elements = 0, different_elements = 0;
   /// The largest |first - second| of the pairs of finite numbers, in fp64. 0 of pairs that differ
   /// in their bits alone (0 and -0).
@@ -37,8 +37,8 @@ struct EntryDifference {
   std::optional<Value> first, second;
 };
 
-/// What differs between two files or checkpoints. Names are those of both sides, in the order of
-/// StoredTensor lists. What was measured (is_measured) differs between any two runs and is listed
+/// The differences between two files or checkpoints. Names are those of both sides, in the order of
+/// StoredTensor lists. Measured entries (is_measured) differ between any two runs, and are listed
 /// apart.
 struct Difference {
   int64_t compared = 0;  // tensors of either side, without measured ones

@@ -10,14 +10,15 @@
 
 namespace demi::inspect {
 
-/// What the values of a tensor are like. Computed in fp64, over the finite values; a complex number
+/// Statistics of a tensor's values. Computed in fp64, over the finite values; a complex number
 /// counts as two.
 struct Statistics {
   int64_t values = 0;                    // all of them
   int64_t zeros = 0;                     // 0 and -0
   int64_t nan = 0, infinite = 0;         // infinite: Inf and -Inf
   std::optional<double> min, max, mean;  // none without a finite value
-  /// With n - 1 in the denominator, as torch.std. None with fewer than two finite values.
+  /// Standard deviation with n - 1 in the denominator, as torch.std. None with fewer than two
+  /// finite values.
   std::optional<double> std;
 };
 

@@ -25,7 +25,7 @@ BinaryDigits digits_of(const ExactNumber& x) {
       .digits = std::move(digits), .has_more = leading.has_rest, .magnitude = leading.magnitude()};
 }
 
-// Without the leading 1.
+// The digits without the leading 1.
 std::string fraction_digits(const BinaryDigits& number, std::size_t count) {
   return number.digits.substr(1, count);
 }

@@ -16,7 +16,7 @@ std::string positional_text(const ExactNumber& x);
 /// "1.00111010101 × 2^8", with "..." after some digits more than `digits` if there are more.
 std::string normalised_text(const ExactNumber& x, int digits);
 
-/// How much of a unit of the last kept digit was cut off.
+/// The part that was cut off, in units of the last digit that was kept.
 enum class Rest { kNone, kLess, kHalf, kMore };
 
 /// A normalised number cut after some digits.

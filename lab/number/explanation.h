@@ -16,7 +16,7 @@ struct Explanation {
   std::vector<Step> steps;                  // a single number: one
   Bits bits;                                // the result
   Outcome outcome;                          // of the whole expression
-  std::optional<ExactNumber> rounded_from;  // what the last rounding got
+  std::optional<ExactNumber> rounded_from;  // the operand of the last rounding
   std::optional<ExactNumber> exact;         // of the whole expression, without any rounding
   std::optional<double> error_ulp;  // from `exact` to the result; none unless both are finite
 };
@@ -35,7 +35,7 @@ DEMI_API std::string hexadecimal(const Format& format, Bits bits);
 /// Every decimal digit of a format's number: "5.9604644775390625e-8", "inf", "nan".
 DEMI_API std::string decimal(const Format& format, Bits bits);
 
-/// How the bits come about, a line for each step: the binary number, the rounding, sign and
+/// The derivation of the bits, a line for each step: the binary number, the rounding, sign and
 /// exponent, the exact value with its error, the neighbours.
 DEMI_API std::vector<std::string> derivation(const Expression& expression,
                                              const Explanation& explanation);

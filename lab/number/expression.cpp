@@ -44,7 +44,7 @@ std::string_view sign_of(Operation operation) {
   return "/";
 }
 
-// Beside an operator.
+// The number as text beside an operator.
 std::string as_operand(const Format& format, Bits bits, bool is_right) {
   const std::string text = shown(format, bits);
   return is_right && is_negative(format, bits) ? "(" + text + ")" : text;

@@ -12,7 +12,7 @@
 
 namespace demi::number {
 
-/// What one rounding did.
+/// The outcome of a rounding.
 enum class Outcome {
   kExact,
   kRounded,
@@ -26,11 +26,11 @@ enum class Outcome {
 /// "exact", "rounded", "denormal", "underflow", "overflow", "inf", "nan".
 DEMI_API std::string_view name_of(Outcome outcome);
 
-/// What became of `exact`, if it is known, by rounding it to `bits`.
+/// The outcome of rounding `exact`, if it is known, to `bits`.
 DEMI_API Outcome outcome_of(const Format& format, Bits bits,
                             const std::optional<ExactNumber>& exact);
 
-/// One rounding on the way to the value of an expression: of a number, or of an operation's result.
+/// A rounding on the way to the value of an expression: of a number, or of an operation's result.
 struct Step {
   std::string text;   // "0.1", "2048 + 1"
   bool is_operation;  // of two operands
@@ -45,9 +45,9 @@ class DEMI_API Expression {
   explicit Expression(std::string text);
 
   const std::string& text() const { return text_; }
-  /// One number, perhaps with signs or parentheses.
+  /// Whether it is one number, perhaps with signs or parentheses.
   bool is_number() const { return operations_ == 0; }
-  /// One number, and one that Literal::is_stand_in.
+  /// Whether it is one number that Literal::is_stand_in.
   bool is_stand_in() const { return is_number() && nodes_.front().literal.is_stand_in; }
 
   /// The value without any rounding; a number over Inf is 0. None if it is not a finite number, or
@@ -57,7 +57,7 @@ class DEMI_API Expression {
   struct Value {
     std::vector<Step> steps;
     Bits bits;
-    std::optional<ExactNumber> rounded_from;  // what the last rounding got
+    std::optional<ExactNumber> rounded_from;  // the operand of the last rounding
   };
   /// The value in one format: each number is rounded to it, then each result, in the usual order.
   Value evaluate(const Format& format) const;

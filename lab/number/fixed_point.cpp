@@ -16,7 +16,7 @@ namespace {
 
 constexpr int kMostFixedBits = 64;
 
-// The number at the front of the text, which is shortened by it. -1: there is none.
+// Removes the number from the front of the text, and returns it; -1 if there is none.
 int read_count(std::string_view& text) {
   int count = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), count);
@@ -101,8 +101,8 @@ FixedValue round_to(FixedPoint split, const ExactNumber& x) {
   const std::uint64_t end = std::uint64_t{1} << (split.bits() - 1);  // of the integers
   const ExactNumber half = power_of_two(-split.fraction_bits - 1);
   const ExactNumber above = sum(largest(split), half), below = sum(lowest(split), negated(half));
-  // Half a step beyond an end is a tie: above it goes to the even integer outside, below to the
-  // lowest one, which is even. With one bit, -1 or 0, it is the other way round.
+  // Half a step beyond an end is a tie. Above the range it rounds to the even integer outside,
+  // below it to the lowest one, which is even. With one bit, -1 or 0, it is the other way round.
   const bool has_one_bit = split.bits() == 1;
   const bool is_above = has_one_bit ? is_less(above, x) : !is_less(x, above);
   const bool is_below = has_one_bit ? !is_less(below, x) : is_less(x, below);

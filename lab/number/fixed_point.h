@@ -38,8 +38,8 @@ struct FixedValue {
   double error_ulp;  // from the number to `value`; a ULP is a step
 };
 
-/// To the nearest number, ties to the even integer. Beyond the range it is the end of the range, as
-/// instructions that saturate have it.
+/// Rounds to the nearest number, ties to the even integer. A number beyond the range becomes the
+/// end of the range, as by saturating instructions.
 DEMI_API FixedValue round_to(FixedPoint split, const ExactNumber& x);
 
 /// "s iiiiiii ffffffff", and the bits in the same form.
@@ -48,7 +48,7 @@ DEMI_API std::string fields_text(FixedPoint split, std::uint64_t bits);
 /// "0x0324": a word of whole bytes.
 DEMI_API std::string hexadecimal(FixedPoint split, std::uint64_t bits);
 
-/// How the value comes about, a line for each step.
+/// The derivation of the value, a line for each step.
 DEMI_API std::vector<std::string> derivation(FixedPoint split, const ExactNumber& x,
                                              const FixedValue& fixed);
 

@@ -5,7 +5,7 @@
 namespace demi::number {
 namespace {
 
-// One of the operands is infinite, or a divisor is 0; none is NaN.
+// The result if one of the operands is infinite, or a divisor is 0, and none is NaN.
 Bits without_finite_result(const Format& format, Operation operation, Bits a, Bits b) {
   const Kind left = kind_of(format, a), right = kind_of(format, b);
   const bool negative = is_negative(format, a) != is_negative(format, b);

@@ -15,8 +15,9 @@ struct Result {
   std::optional<ExactNumber> exact;  // before the one rounding; none if it is no finite number
 };
 
-/// One operation on two numbers of a format: computed exactly and rounded once, with infinities,
-/// NaN and signed zeros as in IEEE 754-2019, sections 6 and 7. A result that is NaN has no payload.
+/// The result of an operation on two numbers of a format, computed exactly and rounded once, with
+/// infinities, NaN and signed zeros as in IEEE 754-2019, sections 6 and 7. A result that is NaN has
+/// no payload.
 DEMI_API Result apply(const Format& format, Operation operation, Bits a, Bits b);
 
 /// The operation on exact numbers. None if it is a division by 0.

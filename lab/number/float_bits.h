@@ -6,8 +6,8 @@
 #include "demi/core/export.h"
 #include "lab/number/exact_number.h"
 
-// Numbers as the bits of any format, by exact arithmetic: slow, made to explain and to check. What
-// converts arrays between fp32 and 16 bits is number.h.
+// Numbers as the bits of any format, by exact arithmetic: slow, made to explain and to check.
+// number.h converts arrays between fp32 and 16 bits.
 //
 // Bits are at the right end of a word: those of tf32 are its 19, without the 13 zeros below them in
 // an fp32 word (storage_bits has those).
@@ -37,7 +37,7 @@ DEMI_API Bits smallest_normal(const Format& format);
 DEMI_API Bits smallest_subnormal(const Format& format);
 /// The quiet NaN without payload: 0x7E00 in fp16.
 DEMI_API Bits quiet_nan(const Format& format);
-/// What overflows becomes: infinity, or NaN where the format has none. (OCP 8-bit floating point
+/// The result of an overflow: infinity, or NaN if the format has none. (OCP 8-bit floating point
 /// specification, section 5.2.1, without saturation, as PyTorch does.)
 DEMI_API Bits overflow(const Format& format);
 
@@ -51,7 +51,7 @@ DEMI_API ExactNumber value_of(const Format& format, Bits bits);
 DEMI_API double double_of(const Format& format, Bits bits);
 
 /// The next number towards +Inf or -Inf, as nextUp and nextDown of IEEE 754-2019, section 5.3.1. In
-/// a format without infinities the largest number is its own next one. Not for NaN.
+/// a format without infinities the largest number is its own next one. Must not be called for NaN.
 DEMI_API Bits next_up(const Format& format, Bits bits);
 DEMI_API Bits next_down(const Format& format, Bits bits);
 

@@ -172,7 +172,7 @@ Literal read_hexadecimal(Reader& reader) {
   return finite({.numerator = integer_of(read.digits, 16), .exponent = exponent});
 }
 
-// digits × 10^exponent, of which the last digits may be 0.
+// Writes digits × 10^exponent; the last digits may be 0.
 std::string laid_out(std::string digits, std::int64_t exponent, bool negative) {
   constexpr std::int64_t kLowestPlain = -6, kHighestPlain = 20;
   const std::size_t used = digits.find_last_not_of('0') + 1;

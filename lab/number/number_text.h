@@ -27,7 +27,7 @@ DEMI_API Literal read_number(std::string_view text, std::size_t& at);
 [[noreturn]] DEMI_API void refuse_number(std::string_view text, std::size_t at,
                                          std::string_view what);
 
-/// All decimal digits of a number without denominator: "-314.5", "5.9604644775390625e-8". With an
+/// All decimal digits of a number without denominator: "-314.5", "5.9604644775390625e-8". It has an
 /// exponent if it is under 10^-6 or at least 10^21.
 DEMI_API std::string to_decimal(const ExactNumber& x);
 

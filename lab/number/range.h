@@ -11,7 +11,7 @@
 
 namespace demi::number {
 
-/// What fits a format. Each number is exact.
+/// The range of a format. Each number is exact.
 struct Range {
   std::string name;
   int bytes;  // of a value

@@ -12,23 +12,23 @@
 
 namespace demi::predict {
 
-/// One picture or one text.
+/// A picture or a text.
 struct Input {
   std::string name;        // as it is shown: the path of a picture, the text itself
   std::string place = {};  // of a text out of a file: "FILE, line 3"; else ""
   std::string error = {};  // why there is no such picture or text; mostly empty
 };
 
-/// What is read, and who is told what a user may have meant otherwise.
+/// The streams of inputs and of notes.
 struct Sources {
   std::istream& standard_input;  // for the argument "-"
-  /// Is told what was passed over, and what may have been meant.
+  /// Called with notes: on what was passed over, and on what the user may have meant.
   std::function<void(const std::string&)> say;
 };
 
 /// The pictures that the arguments mean: a file; a folder, all .jpg, .jpeg and .png files below it
 /// by the bytes of their paths (other files are named by `say`, hidden ones are not); @FILE or -, a
-/// path a line. What is not there has an error in its place.
+/// path a line. A picture that is not there has an error in its place.
 DEMI_API std::vector<Input> picture_inputs(std::span<const std::string> arguments,
                                            const Sources& sources);
 

@@ -16,7 +16,8 @@ struct Line {
 /// Whether an argument is not itself an input: "@FILE" and "-".
 bool names_lines(std::string_view argument);
 
-/// Its lines. Throws DataError for a FILE that cannot be read, or not to its end, and for UTF-16.
+/// The lines of the argument. Throws DataError for a FILE that cannot be read, or not to its end,
+/// and for UTF-16.
 std::vector<Line> lines_of(const std::string& argument, std::istream& standard_input);
 
 }  // namespace demi::predict

@@ -8,8 +8,8 @@
 namespace demi::predict {
 namespace {
 
-// The classes widen some tensors of the network: that of the file says how many there were. As many
-// again as the network is made with at first need not be tried.
+// The number of classes in the file, by the tensors that the classes widen. If none differs from
+// those of a network with kTried classes, it is kTried.
 int64_t classes_in(const checkpoint::NamedTensors& weights, const settings::Config& config,
                    workload::DataShape shape) {
   constexpr int64_t kTried = 3;

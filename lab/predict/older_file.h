@@ -8,9 +8,9 @@
 
 namespace demi::predict {
 
-/// What an older file of pictures does not say of its data, from its settings and its tensors: as
-/// many classes as the network's last layer has, with their numbers for names. Throws DataError if
-/// no such network has these tensors.
+/// The data that an older file of pictures lacks, from its settings and its tensors: as many
+/// classes as the network's last layer has, with their numbers for names. Throws DataError if no
+/// such network has these tensors.
 std::shared_ptr<const workload::ModelData> data_of_older_file(
     const settings::Config& config, const checkpoint::NamedTensors& weights);
 

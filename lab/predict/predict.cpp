@@ -235,7 +235,7 @@ Counts predict(const Model& model, std::span<const Input> inputs,
                const std::function<void(const std::string&)>& say) {
   if (model.data->input.kind == data::Kind::pictures)
     return predict_pictures(model, inputs, done, say);
-  // So many at once that sorting by length pays, and few enough for a long stream.
+  // Texts at once: enough that sorting by length pays, and few enough for a long stream.
   constexpr std::size_t kTexts = 4096;
   Counts counts;
   for (std::size_t start = 0; start < inputs.size(); start += kTexts) {

@@ -20,7 +20,7 @@
 
 namespace demi::predict {
 
-/// How a saved model is asked.
+/// Options of a prediction.
 struct Options {
   std::string precision = "fp32";    // as `--precision`
   std::string device = "auto";       // as `--device`
@@ -58,7 +58,7 @@ struct Model {
   bool is_older = false;        // its file has no classes: they have numbers for names
   std::string note = {};        // for people: that its network is another one; mostly empty
   train::Network network = {};  // on the device, in evaluation mode
-  /// As Options has them, resolved.
+  /// The values of Options, resolved.
   int64_t batch_size = 1, top_k = 1, workers = 0;
 };
 
@@ -69,8 +69,7 @@ DEMI_API Model load_model(const std::filesystem::path& file, const Options& opti
 
 /// Calls `done` for each input, in their order, as soon as those before it are known. The network's
 /// input is that of evaluation (recipes::evaluate_saved), bit for bit, and so is its arithmetic.
-/// What is to be said of all inputs goes to `say`. Throws UsageError if this build cannot decode a
-/// picture.
+/// Notes on all inputs go to `say`. Throws UsageError if this build cannot decode a picture.
 DEMI_API Counts predict(const Model& model, std::span<const Input> inputs,
                         const std::function<void(const Prediction&)>& done,
                         const std::function<void(const std::string&)>& say);

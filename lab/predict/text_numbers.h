@@ -9,8 +9,8 @@
 
 namespace demi::predict {
 
-/// The texts by the numbers of their words; labels are places in `inputs`. What is not UTF-8 is
-/// left out, and has an error in `predictions`, whose places are set.
+/// The texts by the numbers of their words; labels are places in `inputs`. Texts that are not UTF-8
+/// are left out, and have an error in `predictions`, whose places are set.
 data::TextSet number_texts(std::span<const Input> inputs, const data::Vocabulary& vocabulary,
                            std::vector<Prediction>& predictions);
 

@@ -6,11 +6,11 @@
 
 namespace demi::profiler {
 
-/// What the process writes to its standard output from construction to `text`, in a file in memory
-/// instead. All threads; one at a time.
+/// Captures the process's standard output from construction to `text`, in a file in memory. All
+/// threads; one at a time.
 class DEMI_API CapturedOutput {
  public:
-  /// Not open if the system has no such file: then output goes where it went.
+  /// Captures nothing if the system has no such file: output then goes where it went.
   CapturedOutput();
   ~CapturedOutput();
   CapturedOutput(const CapturedOutput&) = delete;
@@ -18,7 +18,7 @@ class DEMI_API CapturedOutput {
 
   bool is_open() const { return before_ >= 0; }
 
-  /// Gives the standard output back. What was written, up to 64 MB.
+  /// Restores the standard output. Returns what was written, up to 64 MB.
   std::string text();
 
  private:

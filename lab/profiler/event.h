@@ -6,9 +6,9 @@
 
 namespace demi::profiler {
 
-/// What LibTorch's profiler saw between two moments of one thread or device.
+/// A record of LibTorch's profiler between two moments of one thread or device.
 struct Event {
-  /// What was seen.
+  /// The kind of the record.
   enum class Kind {
     op,        // of ATen, or a custom one: "aten::addmm"; a kernel of demi's: "demi.attention"
     function,  // of backward, around its ops: "AddmmBackward0"
@@ -32,7 +32,7 @@ struct Event {
   std::uint64_t id = 0;     // of an op
   std::uint64_t op_id = 0;  // of the op that started a kernel; 0: not known
 
-  /// How long it took, milliseconds.
+  /// Its duration in milliseconds.
   double ms() const { return 1e-6 * static_cast<double>(end_ns - start_ns); }
 };
 

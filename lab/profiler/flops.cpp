@@ -37,7 +37,7 @@ double of_product(const Shape& a, const Shape& b) {
   return 2 * size_of(a) * static_cast<double>(b.back());
 }
 
-// One number stands for all dimensions.
+// The number of a dimension; a single number is that of all dimensions.
 std::int64_t number(const Shape& of_dimensions, std::size_t at, std::int64_t by_default) {
   if (of_dimensions.empty()) return by_default;
   return of_dimensions.size() == 1 ? of_dimensions[0] : of_dimensions[at];
@@ -106,7 +106,7 @@ double of_attention(const Event& event, std::size_t first) {
          static_cast<double>(q.back() + v.back());
 }
 
-// So many rows by each of the weights.
+// Operations of so many rows by each of the weights.
 double of_rows(double rows, const Shape& w_ih, const Shape& w_hh) {
   const auto weights = [](const Shape& w) { return w.size() == 2 ? size_of(w) : 0; };
   return 2 * rows * (weights(w_ih) + weights(w_hh));

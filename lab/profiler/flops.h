@@ -19,9 +19,8 @@ namespace demi::profiler {
 ///     its backward                                          twice as much
 ///
 /// Attention counts as in PyTorch's torch.utils.flop_counter and in 12 L T d a token (Chowdhery et
-/// al., 2022, "PaLM", appendix B): each query by each key, whatever a mask hides. What a fused
-/// kernel computes once more in backward does not count: the figure is that of the products by
-/// themselves, whichever kernel ran.
+/// al., 2022, "PaLM", appendix B): each query by each key, with or without a mask. Products that a
+/// fused kernel recomputes in backward do not count: the figure is the same for every kernel.
 DEMI_API double flops_of(const Event& event);
 
 /// Whether the op's own figure counts, and not those of the ops that it calls: of demi's kernels,

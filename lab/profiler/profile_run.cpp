@@ -30,8 +30,8 @@ void check(const ProfileOptions& options) {
 
 constexpr std::int64_t kEver = 1'000'000'000;
 
-// One epoch after the other without an end, at which the Trainer would read its device. A smaller
-// batch at an epoch's end is left out.
+// Joins epochs without an end, since the Trainer reads its device at an epoch's end. A smaller
+// batch there is left out.
 class Endless : public data::Loader {
  public:
   Endless(std::shared_ptr<const data::Loader> all, std::int64_t batch_size)
@@ -49,7 +49,7 @@ class Endless : public data::Loader {
   std::int64_t whole_, batch_size_;
 };
 
-// One run in training, a few steps at a time.
+// A run in training, a few steps at a time.
 class Steps {
  public:
   Steps(const ProfileOptions& options, const settings::Resolved& run,
@@ -75,8 +75,8 @@ class Steps {
 
   void take(std::int64_t steps) { parts_->advance(steps); }
 
-  // Milliseconds of each. On a device their mean: a wait after each step would leave it idle, where
-  // in training the host runs ahead.
+  // Milliseconds of each step; on a device their mean: a wait after each step would leave it idle,
+  // while in training the host runs ahead.
   std::vector<double> timed(std::int64_t steps) {
     const std::int64_t together = device_.is_cpu() ? 1 : std::max<std::int64_t>(steps, 1);
     std::vector<double> ms;
@@ -154,7 +154,7 @@ void record(const ProfileOptions& options, Steps& steps, RunProfile& result) {
   result.trace = options.trace;
 }
 
-// What a device or this LibTorch does not have is named, and the rest is measured.
+// Measures, or names what a device or this LibTorch lacks, so that the rest is measured.
 template <class Measure>
 void unless_missing(RunProfile& result, const Measure& measure) {
   try {

@@ -26,7 +26,8 @@ struct ProfileOptions {
   std::int64_t steps = 5;            // recorded, and as many around them without; 1 or more
   bool kernel_names = true;          // on a CPU: one step more, for the logs of oneDNN and MKL
   std::filesystem::path trace = {};  // file of the trace; empty: none
-  /// As many steps more, with ranges for a profiler of the system's.
+  /// The ranges for a profiler of the system's, with which as many steps more are run; none: no
+  /// such steps.
   std::optional<Ranges::Kind> ranges = {};
 };
 
@@ -37,25 +38,25 @@ struct RunProfile {
   double plain_ms = 0;     // a step without the profiler, median
   double recorded_ms = 0;  // a step with it, median
   /// Pages of memory that were touched for the first time in a step, without and with the profiler:
-  /// what it records lies between the blocks of tensors, which then take memory from elsewhere.
+  /// its records take memory between the blocks of tensors, which then come from elsewhere.
   double plain_faults = 0, recorded_faults = 0;
   std::filesystem::path trace;       // that was written; empty: none
   std::vector<std::string> missing;  // what could not be measured, for people
 
-  /// What the profiler costs: 0.02 is 2 % more time.
+  /// The profiler's cost: 0.02 is 2 % more time.
   double overhead() const {
     return plain_ms > 0 && recorded_ms > 0 ? recorded_ms / plain_ms - 1 : 0;
   }
 };
 
 /// Trains a run of the config a few steps, then as many again with the profiler on: those of the
-/// Trainer, data included. What is missing (a profiler, NVTX, oneDNN's log) is named in the result,
+/// Trainer, data included. A missing tool (a profiler, NVTX, oneDNN's log) is named in the result,
 /// and the rest is measured. Throws UsageError for counts below 1, TrainingError as
 /// Recording::save.
 DEMI_API RunProfile profile_run(const ProfileOptions& options, const settings::RunSpec& run,
                                 const workload::Workload& workload);
 
-/// What `demi profile` found.
+/// The results of `demi profile`.
 struct Profile {
   std::string recipe;            // its name
   settings::Config config;       // the recipe's settings

@@ -100,7 +100,7 @@ struct Recording::Result {
 
 Recording::Recording(c10::Device device) : device_(device), result_(std::make_unique<Result>()) {
   require_none();
-  // Kineto tells on stderr of each start, and of a GPU that is not there.
+  // Kineto prints each start on stderr, and a missing GPU.
   setenv("KINETO_LOG_LEVEL", "99", /*overwrite=*/0);
   try {
     kineto::prepareProfiler(config_of(), activities_of(device));

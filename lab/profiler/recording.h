@@ -27,7 +27,7 @@ class DEMI_API Recording {
   /// of a device last.
   std::vector<Event> finish();
 
-  /// What could not be recorded, for people: a device's kernels without permission. After `finish`.
+  /// The missing records, for people: a device's kernels without permission. After `finish`.
   const std::vector<std::string>& missing() const { return missing_; }
 
   /// Writes the trace for chrome://tracing and ui.perfetto.dev, after `finish`, without this
@@ -46,7 +46,7 @@ class DEMI_API Recording {
 /// Systems) or ITT (VTune). Throws DeviceError where LibTorch has none.
 class DEMI_API Ranges {
  public:
-  /// Whose ranges: NVIDIA's or Intel's.
+  /// The ranges' profiler: NVIDIA's or Intel's.
   enum class Kind { nvtx, itt };
   explicit Ranges(Kind kind);
   ~Ranges();

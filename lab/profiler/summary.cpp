@@ -150,9 +150,9 @@ class Sums {
     }
   }
 
-  // The dtype of floating point arguments. Of two the one with fewer bits, as autocast would
-  // compute, and a normalisation with FP32 weights; of an op that promotes its arguments the dtype
-  // that they have in common.
+  // The dtype of floating point arguments. Of two dtypes it is the one with fewer bits, as autocast
+  // would compute, and as a normalisation with FP32 weights does; for an op that promotes its
+  // arguments it is their common dtype.
   static std::string of_arguments(const Event& event) {
     if (promotes(event.name)) return promoted(event);
     std::string widest, low;

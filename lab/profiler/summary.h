@@ -29,7 +29,7 @@ struct Sync {
   double calls = 0;   // a step
 };
 
-/// What the recorded steps did. Times and counts are those of a step.
+/// The work of the recorded steps. Times and counts are those of a step.
 struct Summary {
   std::int64_t steps = 0;  // that were recorded
   bool is_device = false;  // kernels of a device were recorded: times of ops are theirs
@@ -63,11 +63,12 @@ inline constexpr double kShortMs = 0.01;  // 10 us: about what a launch costs th
 
 /// Sums up events as Recording::finish returns them, over that many steps. Events outside the
 /// phases of a step (demi::data to demi::other) do not count: steps are those of a Trainer, or of a
-/// loop that enters the phases of a profile::PhaseTimer. Throws UsageError for events of which none
-/// is in a phase.
+/// loop that enters the phases of a profile::PhaseTimer. Throws UsageError if no event is in a
+/// phase.
 DEMI_API Summary summarise(const std::vector<Event>& events, std::int64_t steps);
 
-/// Whether a CUDA kernel of that name computes on tensor cores: cuBLAS, CUTLASS and cuDNN say so.
+/// Whether a CUDA kernel of that name computes on tensor cores, by the names of cuBLAS, CUTLASS and
+/// cuDNN.
 DEMI_API bool uses_tensor_cores(const std::string& kernel);
 
 /// LibTorch's spelling of a dtype as demi spells it: "bf16"; "" if it is no floating point.

@@ -15,8 +15,8 @@ struct Span {
   std::size_t begin = 0, size = 0;
 };
 
-// What stands between the quotes of the key's value; empty if there is no such key before the
-// events, whose own texts are not looked at.
+// The text between the quotes of the key's value; empty if there is no such key before the events,
+// whose own texts are not searched.
 Span host_name_in(const std::string& header) {
   const std::size_t key = header.find(kKey);
   if (key == header.npos || key > header.find("\"traceEvents\"")) return {};

@@ -34,10 +34,10 @@ void say_that_it_begins(const CompareOptions& options, const settings::Resolved&
   if (options.run.observer) options.run.observer->on_run_begin(run.spec);
 }
 
-// A run that is at its end is tested at once, which frees its memory. One that is stopped ends the
-// others in their next turn.
+// A run that is at its end is tested at once, which frees its memory. A run that is stopped ends
+// the others in their next turn.
 std::vector<RunResult> in_turns(const CompareOptions& options, const workload::Workload& workload) {
-  // What loaders keep for themselves from their first batch on is everybody's.
+  // Memory that loaders keep from their first batch on belongs to all runs.
   workload.train->batch(0, 0);
   if (workload.test) workload.test->batch(0, 0);
   const c10::Device device = options.runs.front().device;
@@ -76,8 +76,8 @@ void add_flops(Comparison& result, const CompareOptions& options,
   }
 }
 
-// A note for each warning about a run's precision, with the runs that it is about. One that was
-// measured to be faster has its answer.
+// Adds a note for each warning about a run's precision, with the runs that it is about. A run that
+// was measured to be faster needs none.
 void note_slow_precisions(Comparison& result, c10::Device device) {
   std::vector<std::pair<std::string, std::string>> labels_of;  // by warning
   for (const RunResult& run : result.runs) {

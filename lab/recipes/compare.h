@@ -17,8 +17,8 @@ struct CompareOptions {
   std::string recipe = {};                    // its name, for people
   settings::Config config = {};               // the settings of all runs
   std::vector<settings::Resolved> runs = {};  // of the config, one or more, in this order
-  /// Of each run. Where there are several, the names of weights files begin with the run's name,
-  /// and it has a folder of that name in `checkpoints`.
+  /// Options of each run. If there are several, the names of weights files begin with the run's
+  /// name, and it has a folder of that name in `checkpoints`.
   JobOptions run = {};
   /// Optimizer steps after which the next run has its turn, so that another program that comes and
   /// goes meets all of them; 0: one run after the other. Weights, losses and metrics are the same.
@@ -30,22 +30,22 @@ struct CompareOptions {
 /// Below this share of the cores a run's time says more of the neighbours than of the run.
 inline constexpr double kQuietShare = 0.9;
 
-/// Below this speedup `demi compare` says what is in the way.
+/// The speedup below which `demi compare` explains the cause.
 inline constexpr double kMinorSpeedup = 1.2;
 
-/// What `demi compare` found.
+/// The results of `demi compare`.
 struct Comparison {
   std::string recipe;       // its name, for people
   settings::Config config;  // the settings of all runs
   Machine machine;          // of the runs
-  /// Of the data; optimizer steps of a run's epoch.
+  /// Examples of the data, and optimizer steps of a run's epoch.
   int64_t training_examples = 0, test_examples = 0, steps_per_epoch = 0;
   bool predicts_tokens = false;      // of a running text: exp(test loss) is the perplexity
   std::vector<std::string> classes;  // names, by number
   std::vector<RunResult> runs;       // in the order in which they were asked for
   int64_t turn_steps = 0;            // that runs took in turn; 0: one run after the other
   bool stopped = false;              // ended early; the last run is not whole
-  std::vector<std::string> notes;    // for people: what is to be said of the table
+  std::vector<std::string> notes;    // for people, about the table
 };
 
 /// The runs that a comparison on this device makes if none are named: fp32 and the device's

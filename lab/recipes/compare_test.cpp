@@ -51,7 +51,7 @@ settings::Config config() {
   return c;
 }
 
-// What two comparisons left of those runs.
+// Compares the files that two comparisons left of those runs.
 void expect_same_files(const fs::path& a, const fs::path& b,
                        const std::vector<settings::RunSpec>& runs) {
   for (const settings::RunSpec& run : runs) {

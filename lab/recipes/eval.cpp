@@ -46,7 +46,7 @@ bool is_there(const fs::path& path) {
   return fs::exists(path, unreadable);
 }
 
-// A weights file has the base names of its data. In the folder of its run config.json has the
+// A weights file has the base names of its data. The config.json in its run's folder has their
 // places.
 void find_places(settings::Config& config, const fs::path& weights) {
   const fs::path record = weights.parent_path() / "config.json";
@@ -69,7 +69,7 @@ bool is_base_name(const std::string& place) {
   return !place.empty() && !fs::path(place).has_parent_path();
 }
 
-// What has that base name in the folder is meant.
+// Finds a file with that base name in the folder.
 bool look_in(const fs::path& folder, std::string& place) {
   const fs::path there = folder / fs::path(place).filename();
   if (place.empty() || !is_there(there)) return false;
@@ -86,8 +86,9 @@ void require_there(const std::string& file, std::string_view what, std::string_v
                    .advice = advice});
 }
 
-// A weights file that was moved names its data by base name: what has this name here, or beside the
-// file, is taken, and said. config.json is in the folder that a run made.
+// Guesses the place of data. A weights file that was moved names its data by base name: a file of
+// this name here, or beside the weights, is taken, with a note. config.json is in the folder that a
+// run made.
 void guess_place(std::string& place, const fs::path& weights, EvalResult& result) {
   std::error_code unreadable;
   const bool is_moved =
@@ -99,8 +100,8 @@ void guess_place(std::string& place, const fs::path& weights, EvalResult& result
                                      fs::absolute(place, unreadable).string()));
 }
 
-// Data that the user names, or what the file's names mean here. Of a file with classes and words
-// the training texts are not needed.
+// Finds the data that the user names, or those that the file's names mean here. A file with classes
+// and words needs no training texts.
 void find_data(settings::Config& config, const fs::path& weights, const EvalOptions& options,
                const fs::path& data_dir, bool needs_training_file, EvalResult& result) {
   find_places(config, weights);
@@ -159,7 +160,7 @@ workload::Workload test_data(const settings::Config& config, c10::Device device,
   return workload;
 }
 
-// Nothing says what it was trained on.
+// Requires --test-file for a folder of Hugging Face's, which does not name its training data.
 void require_text(const workload::ModelTexts& texts, const fs::path& path,
                   const EvalOptions& options) {
   if (!texts.is_huggingface) return;
@@ -220,7 +221,7 @@ Opened open(const fs::path& path, const EvalOptions& options, EvalResult& result
   return {std::move(file), std::move(classes_and_words), device};
 }
 
-// Those that are named, or fp32 and the one that the model was trained in.
+// The precisions that are named, or fp32 and the one that the model was trained in.
 std::vector<settings::RunSpec> runs_of(const Opened& model, const EvalOptions& options) {
   std::string precisions = options.precisions;
   if (precisions.empty()) {

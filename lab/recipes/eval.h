@@ -29,11 +29,11 @@ struct EvalRow {
   std::optional<double> difference_to_fp32;  // of the accuracy; none without fp32 among the runs
 };
 
-/// What `demi eval` found.
+/// The results of `demi eval`.
 struct EvalResult {
-  std::string trained_in;  // empty: nobody says, as of Hugging Face's folders
-  /// For people: how this test differs from the one in the run's table (of more examples, or of
-  /// others), where data were found by their name alone, words that are new, an older file.
+  std::string trained_in;  // empty: not known, as for Hugging Face's folders
+  /// Notes for people: on differences from the test in the run's table (more or other examples), on
+  /// data that were found by their name alone, on words that are new, on an older file.
   std::vector<std::string> notes;
   std::optional<double> unknown_words;  // share of <unk> in texts that the file's words number
   std::vector<EvalRow> runs;            // one for each precision

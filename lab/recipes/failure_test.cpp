@@ -1,4 +1,4 @@
-// How a run ends that does not end well.
+// Runs that do not end well.
 #include <ATen/ops/equal.h>
 #include <gtest/gtest.h>
 #include <torch/nn/modules/linear.h>
@@ -190,7 +190,7 @@ TEST_F(RunFailure, StepsThatAreSkippedWithoutAScalerAreNamed) {
   EXPECT_EQ(scaled.remark, "") << "a scaler skips steps to find its scale";
 }
 
-/// From the second pass on its targets are others.
+/// A set whose targets differ from the second pass on.
 class Changes : public Rows {
  public:
   Changes(const Rows& rows, double by) : Rows(rows), by_(by) {}

@@ -40,7 +40,7 @@
 namespace demi::recipes {
 namespace {
 
-// The mean over whole epochs; of a run without one, what it would take by the examples that it was
+// The mean seconds over whole epochs; for a run without one, foreseen from the examples that it was
 // trained on. An epoch is cut short by a signal, a failure or --steps.
 double seconds_per_epoch(const train::History& history, int64_t examples) {
   double of_whole = 0, of_all = 0;
@@ -116,7 +116,7 @@ std::string newest_whole_in(const std::filesystem::path& checkpoints, RunObserve
   return found ? found->filename().string() : "";
 }
 
-// Of a checkpoint's folder.
+// The bytes of a checkpoint's folder.
 int64_t bytes_of(const std::filesystem::path& folder) {
   int64_t bytes = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder))
@@ -230,7 +230,7 @@ Job::Job(settings::Resolved run, const workload::Workload& workload, JobOptions 
 
 Job::~Job() = default;
 
-// Whether any rank says so.
+// Whether `own` is true on any rank.
 bool Job::any_rank(bool own) const {
   if (!options_.group || options_.group->world_size() == 1) return own;
   const at::Tensor flag = at::full({1}, own ? 1 : 0, at::kInt);
@@ -272,7 +272,7 @@ void Job::begin() {
   if (resumes) observer_.on_resume(run_.spec, parts_->history());
 }
 
-// Those of the resolved config, with metrics, checkpoints and signals.
+// The options of the resolved config, with metrics, checkpoints and signals.
 train::TrainerOptions Job::trainer_options() {
   train::TrainerOptions trainer = settings::trainer_options(run_, workload_.train->batches());
   if (result_.top_k > 0) trainer.metrics = {train::top_k(result_.top_k)};
@@ -330,7 +330,7 @@ std::filesystem::path Job::checkpoint_to_resume() const {
   return name.empty() ? std::filesystem::path() : options_.checkpoints / name;
 }
 
-// As checkpoint_to_resume. Damaged ones stay: another run may hold their folder.
+// The checkpoint or file to start from. Damaged ones stay: another run may hold their folder.
 std::filesystem::path Job::saved_weights() const {
   if (!options_.start_from.empty()) return options_.start_from;
   const auto say = [this](const std::filesystem::path& damaged, const std::string& wrong) {
@@ -367,7 +367,8 @@ bool scales_losses(const settings::Resolved& run) {
 
 }  // namespace
 
-// What goes on in another precision, or with another loss scale, and from which scale.
+// Notes that the run resumes in another precision, or with another loss scale, and from which
+// scale.
 void Job::say_what_changes(const settings::Config& begun, bool keeps_scale) const {
   const std::string change = change_of_precision(begun, config_);
   if (change.empty() || !is_first()) return;
@@ -377,7 +378,7 @@ void Job::say_what_changes(const settings::Config& begun, bool keeps_scale) cons
   observer_.on_note("the run goes on with " + change + "; " + scale);
 }
 
-// The memory that reading takes is none of the training's.
+// Resumes the run. The memory of reading does not count as the training's.
 void Job::resume(const std::filesystem::path& checkpoint) {
   const checkpoint::Manifest manifest = checkpoint::read_manifest(checkpoint);
   if (run_.model->is_file)
@@ -427,7 +428,8 @@ std::filesystem::path metrics_of(const std::filesystem::path& checkpoint) {
 
 }  // namespace
 
-// What the checkpoint does not hold of the run's steps. The training does not depend on it.
+// Reads the steps of the run that the checkpoint does not hold. The training does not depend on
+// them.
 void Job::read_earlier(const std::filesystem::path& checkpoint) {
   const train::History& history = parts_->history();
   if (!is_first() || !step_lines_ || history.steps.empty()) return;
@@ -458,7 +460,7 @@ bool Job::advance(int64_t steps) try {
   throw;
 }
 
-// Until now, of the whole run. In the middle of a part it begins another one.
+// The measurements of the whole run until now. In the middle of a part it begins a new measurement.
 Job::Measured Job::measured() {
   if (measures_) {
     cores_.end();
@@ -474,8 +476,8 @@ Job::Measured Job::measured() {
   return all;
 }
 
-// What cannot be saved either is not said: the exception that ended the other run is. The other
-// ranks, which would have to send their share of the state, may have no exception.
+// Saves the last state. A failure is not reported: the exception that ended the other run is. The
+// other ranks, which would have to send their share of the state, may have no exception.
 void Job::save_last() {
   if (options_.group && config_.shard_optimizer) return;
   if (!parts_ || !is_first() || options_.checkpoints.empty() || parts_->history().steps.empty())
@@ -507,7 +509,7 @@ RunResult Job::finish() try {
   if (is_first() && has_checkpoint(options_.checkpoints))
     result_.checkpoint_bytes = bytes_of(checkpoint::find(options_.checkpoints));
   if (history.stopped) return std::move(result_);
-  trainer_->swap_average();  // what is shipped, and tested, is the average where there is one
+  trainer_->swap_average();  // the average, if there is one, is shipped and tested
   test();
   return std::move(result_);
 } catch (const std::exception& error) {
@@ -515,7 +517,7 @@ RunResult Job::finish() try {
   throw;
 }
 
-// What 16 bits would do, and the file that a run without it needs.
+// Writes the effect of 16 bits, and the policy file that a run without it needs.
 void Job::answer_what_if() {
   if (!what_if_) return;
   monitor::WhatIfResult asked = what_if_->result();
@@ -541,8 +543,8 @@ void put_in_place(const checkpoint::NamedTensors& weights, const torch::nn::Modu
 
 }  // namespace
 
-// The accuracy is that of the file, so the file is what is evaluated: written from one module, read
-// into another.
+// Tests the file itself, so that the accuracy is the file's: written from one module, read into
+// another.
 void Job::test() {
   const auto seed = static_cast<uint64_t>(config_.seed);
   const Precision& precision = run_.spec.precision;

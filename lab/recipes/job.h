@@ -19,10 +19,10 @@
 
 namespace demi::recipes {
 
-/// One training run, as `run` trains it, in one part or in several, so that runs can take turns in
+/// A training run, as `run` trains it, in one part or in several, so that runs can take turns in
 /// one thread. Bits, files and peak memory are those of `run` if only `advance` and `finish` of
-/// other jobs come between the parts. Throws what `run` throws; where memory does not suffice, what
-/// the job holds is given back first. The workload must outlive it.
+/// other jobs come between the parts. Throws what `run` throws; if memory runs out, the job first
+/// releases what it holds. The workload must outlive it.
 class DEMI_API Job {
  public:
   /// Makes the network, and resumes. `shared_bytes`: memory in use on the device before the job, or
@@ -34,7 +34,7 @@ class DEMI_API Job {
   Job(const Job&) = delete;
   Job& operator=(const Job&) = delete;
 
-  /// That many optimizer steps more, or all; false once training is over.
+  /// Takes that many optimizer steps more, or all; false once training is over.
   bool advance(int64_t steps = std::numeric_limits<int64_t>::max());
 
   /// Saves a checkpoint after another job has thrown. If `advance` throws, it has saved one itself.
@@ -44,8 +44,8 @@ class DEMI_API Job {
   RunResult finish();
 
  private:
-  /// What was measured of the run while it trained. A checkpoint holds it, since a process that
-  /// resumes the run has only a part of its training before it.
+  /// Measurements of the run while it trained. A checkpoint holds them, since a process that
+  /// resumes the run has not seen the training before it.
   struct Measured {
     int64_t peak_bytes = 0, peak_resident_bytes = 0;
     profile::CoreReadings cores;
@@ -55,8 +55,8 @@ class DEMI_API Job {
   static StateDict numbers_of(const Measured& measured);
   static Measured measured_of(const StateDict& numbers);
 
-  /// Where memory ran out, gives back what the job holds and throws TrainingError with the batch
-  /// size that would fit.
+  /// Releases what the job holds and throws TrainingError with the batch size that would fit, if
+  /// memory ran out.
   void say_what_fits(const std::exception& error);
   bool is_first() const { return !options_.group || options_.group->rank() == 0; }
   bool any_rank(bool own) const;

@@ -98,7 +98,7 @@ TEST(Run, IntegersOfTheModelStayIntegers) {
   }
 }
 
-// Of a run that is trained in parts, as the program's signals and a killed process leave them.
+// Runs that are trained in parts, as the program's signals and a killed process leave them.
 class RunParts : public ::testing::Test {
  protected:
   struct UntilStep : train::Callback, testing::Watch {

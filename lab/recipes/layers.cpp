@@ -67,8 +67,8 @@ Difference difference(const at::Tensor& exact, const at::Tensor& low) {
 namespace {
 
 // Watches one forward pass of this thread. A layer's output is that of an op that reads its weights
-// and something else; where the bias is added in place behind a product, that of the addition.
-// Its gradient comes later, in backward.
+// and something else; if the bias is added in place behind a product, that of the addition. Its
+// gradient comes later, in backward.
 class Watch {
  public:
   Watch(const torch::nn::Module& module, std::vector<LayerTrace>& layers)
@@ -95,7 +95,7 @@ class Watch {
     if (current) current->end(op);
   }
 
-  // Of nested ops the outermost counts.
+  // Begins an op. Only the outermost of nested ops counts.
   void begin(const at::RecordFunction& op) {
     if (depth_++ > 0) return;
     open_ = -1;

@@ -14,11 +14,12 @@
 
 namespace demi::recipes {
 
-/// How far a tensor in low precision is from the same one in FP32. Computed in FP64 on the CPU.
+/// The difference of a tensor in low precision from the same one in FP32. Computed in FP64 on the
+/// CPU.
 struct Difference {
   double error = 0;  // |low - exact| / |exact|, L2 norms; Inf if nonfinite is not 0
-  /// Of the angle between the two as vectors: 1 if they point the same way, 0 if one of them is all
-  /// zeros and the other is not.
+  /// Cosine of the angle between the two as vectors: 1 if they point the same way, 0 if one of them
+  /// is all zeros and the other is not.
   double cosine = 1;
   double flushed = 0;     // share of exact's elements other than 0 that are 0 in low
   int64_t nonfinite = 0;  // elements that are Inf or NaN in low and not in exact
@@ -26,10 +27,11 @@ struct Difference {
   double greatest = 0;    // of exact's magnitudes
 };
 
-/// Of two tensors of one shape. Elements that are Inf or NaN in `exact` are left out.
+/// The difference of two tensors of one shape. Elements that are Inf or NaN in `exact` are left
+/// out.
 DEMI_API Difference difference(const at::Tensor& exact, const at::Tensor& low);
 
-/// What one layer did in one forward and backward pass. FP32 copies; undefined where there is none.
+/// A layer's tensors in one forward and backward pass. FP32 copies; undefined if there is none.
 struct LayerTrace {
   std::string
       name;        // of the module that has the weights: "layers.0"; its second use "layers.0 (2)"
@@ -39,8 +41,8 @@ struct LayerTrace {
   std::vector<at::Tensor> weight_gradients;  // unscaled; with the layer's first use
 };
 
-/// One forward and backward pass of a network in training mode, without dropout, in the precision
-/// of the run, with the loss times `loss_scale`.
+/// A forward and backward pass of a network in training mode, without dropout, in the precision of
+/// the run, with the loss times `loss_scale`.
 struct NetworkTrace {
   std::vector<LayerTrace> layers;  // in the order of forward
   double loss = 0;                 // of the batch, without the scale
@@ -50,18 +52,18 @@ struct NetworkTrace {
 DEMI_API NetworkTrace trace_layers(const settings::Resolved& run, const train::Network& network,
                                    const data::Batch& batch, double loss_scale);
 
-/// One layer in FP32 and in low precision.
+/// A layer in FP32 and in low precision.
 struct LayerDifference {
   /// The layer, and the op that gave its output.
   std::string name, op;
-  /// Of the layer's output, of the loss's gradient with respect to it, and of the weights'
-  /// gradients.
+  /// Differences of the layer's output, of the loss's gradient with respect to it, and of the
+  /// weights' gradients.
   Difference output, gradient, weight_gradient;
   /// The greatest error of the three.
   DEMI_API double harm() const;
 };
 
-/// What a run's precision does to the layers of a network on one batch.
+/// The effect of a run's precision on the layers of a network on one batch.
 struct LayerComparison {
   settings::RunSpec spec;  // the run in low precision
   /// The scale that the run's loss was multiplied by, its loss, and the loss in FP32.
@@ -73,14 +75,15 @@ struct LayerComparison {
 /// Options of `demi compare --layers`.
 struct LayerOptions {
   settings::Config config = {};               // the recipe's settings
-  std::vector<settings::Resolved> runs = {};  // fp32 is what they are set against, and left out
+  std::vector<settings::Resolved> runs = {};  // fp32 is the reference, and left out
   int64_t steps = 0;                          // that the network is trained in FP32 before
   c10::Device device = c10::kCPU;             // that both networks run on
 };
 
-/// The same weights and the same batch in FP32 and in each of the runs. A dynamic loss scale is
-/// lowered from init_scale until the weights' gradients are finite, as training would, down to 1.
-/// Throws as load_workload and keep_in_fp32; UsageError if all of the runs are fp32.
+/// Compares the layers of a network, with the same weights and the same batch, in FP32 and in each
+/// of the runs. A dynamic loss scale is lowered from init_scale until the weights' gradients are
+/// finite, as training would, down to 1. Throws as load_workload and keep_in_fp32; UsageError if
+/// all of the runs are fp32.
 DEMI_API std::vector<LayerComparison> compare_layers(const LayerOptions& options,
                                                      const workload::Workload& workload);
 

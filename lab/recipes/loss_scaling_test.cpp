@@ -1,4 +1,4 @@
-// What the recipe loss-scaling shows (Micikevicius et al. 2017, section 3.2).
+// The point of the recipe loss-scaling (Micikevicius et al. 2017, section 3.2).
 #include <gtest/gtest.h>
 
 #include <cmath>

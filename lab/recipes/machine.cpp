@@ -17,7 +17,7 @@
 namespace demi::recipes {
 namespace {
 
-// Of a dtype that the processor has no instructions for, outside a region.
+// The note on a dtype that the processor has no instructions for, outside a region.
 std::string emulated(const std::string& instructions, const std::string& precision) {
   return " has no " + instructions + " instructions: LibTorch emulates such products; a region (" +
          precision + ") computes them in FP32; `demi bench matmul` measures both";

@@ -8,8 +8,8 @@
 
 namespace demi::recipes {
 
-/// How fast a language model was trained: in tokens, and in the operations of the model itself,
-/// whatever the run computed besides (recomputation, optimizer).
+/// The speed of training a language model: in tokens, and in the operations of the model itself,
+/// without the run's others (recomputation, optimizer).
 struct ModelFlops {
   double tokens_per_second = 0;  // that were trained on
   double per_token = 0;          // multiplications and additions, forward and backward
@@ -18,15 +18,16 @@ struct ModelFlops {
   /// Operations of the model a second.
   double per_second() const { return per_token * tokens_per_second; }
 
-  /// Of the measured peak: model FLOPs utilization (Chowdhery et al., 2022, "PaLM", section 4.1).
+  /// The share of the measured peak: model FLOPs utilization (Chowdhery et al., 2022, "PaLM",
+  /// section 4.1).
   std::optional<double> share() const {
     if (peak_per_second <= 0) return std::nullopt;
     return per_second() / peak_per_second;
   }
 };
 
-/// Over all epochs of the history, of whose examples each has so many tokens; none without an
-/// epoch.
+/// The rates over all epochs of the history, whose examples have so many tokens each; none without
+/// an epoch.
 DEMI_API std::optional<ModelFlops> model_flops(const train::History& history,
                                                int64_t tokens_of_example, double per_token,
                                                double peak_per_second);

@@ -8,7 +8,7 @@
 
 namespace demi::recipes::testing {
 
-/// Counts what it is told of runs, and stops them when `stops` says so.
+/// Counts the events of runs, and stops them when `stops` returns true.
 struct Watch : RunObserver {
   std::function<bool()> stops = [] { return false; };
   std::string begun;                 // "LABEL " of each run or turn

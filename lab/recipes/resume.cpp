@@ -113,7 +113,8 @@ const settings::Assignment* last_named(std::span<const settings::Assignment> giv
   return found;
 }
 
-// Of several with one name the last. Ranks come first, since they decide the batch of each.
+// The given settings that count: of several with one name the last. Ranks come first, since they
+// decide the batch of each.
 std::vector<settings::Assignment> that_count(std::span<const settings::Assignment> given) {
   std::vector<settings::Assignment> all;
   for (std::size_t i = 0; i < given.size(); ++i) {
@@ -195,8 +196,8 @@ std::string first_difference(const settings::Config& begun, const settings::Conf
 
 namespace {
 
-// The newest checkpoint of a folder whose manifest can be read; a damaged one is passed over by
-// whoever reads its tensors.
+// The newest checkpoint of a folder whose manifest can be read. Reading its tensors passes over a
+// damaged one.
 std::optional<std::pair<std::filesystem::path, checkpoint::Metadata>> newest_texts(
     const std::filesystem::path& folder) {
   std::error_code code;

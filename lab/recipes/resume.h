@@ -11,31 +11,30 @@
 
 namespace demi::recipes {
 
-/// How a setting may differ in a resumed run.
+/// Whether a setting may differ in a resumed run.
 enum class OnResume {
   kSame,    // it decides the bits of the weights or what is measured
   kLonger,  // it says when training ends: may be raised, where no schedule is made for it
   kAny,     // where and how it runs: device, places of files, workers, checkpoints
-  kNewRun,  // precision, weight mode and loss scale: with another one the run goes on in a folder
+  kNewRun,  // precision, weight mode and loss scale: with another one the run resumes in a folder
             // of its own
 };
 
-/// Of the setting of that name.
+/// The rule for the setting of that name.
 DEMI_API OnResume on_resume(std::string_view setting);
 
 /// The settings of a resumed run: those that it was begun with, and of `given` those that may
 /// differ; of several with one name the last counts. Settings in `given` with the value that they
 /// had are accepted; so are batch-size auto and precision mixed, which were found when it began.
-/// With another number of ranks, batch_size becomes what keeps the batch of all ranks together, and
-/// may be said so.
-/// `run` names it in messages. Throws UsageError for a setting that may not differ, with the old
-/// and the new value.
+/// With another number of ranks, batch_size becomes the one that keeps the batch of all ranks
+/// together, and may be given as that. `run` names it in messages. Throws UsageError for a setting
+/// that may not differ, with the old and the new value.
 DEMI_API settings::Config resumed_config(const settings::Config& begun,
                                          std::span<const settings::Assignment> given,
                                          const std::filesystem::path& run);
 
-/// What makes it another run (OnResume::kNewRun), as "precision fp16, begun with fp32"; "":
-/// nothing.
+/// The change that makes it another run (OnResume::kNewRun), as "precision fp16, begun with fp32";
+/// "": none.
 DEMI_API std::string change_of_precision(const settings::Config& begun,
                                          const settings::Config& now);
 

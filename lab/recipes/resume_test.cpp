@@ -75,7 +75,7 @@ TEST(SetAll, AFolderOfPicturesThatAFileNamesCountsBeforeThatOfTheDataSets) {
   EXPECT_EQ(folder_of("cifar10"), "/sets");
 }
 
-// What decides the bits: everything that is not named here.
+// Every setting that is not named here decides the bits.
 TEST(Resume, ThatAreNotNamedAsFreeMustBeTheSame) {
   const std::vector<std::string> free{"epochs",           "steps",      "early-stopping", "device",
                                       "data-dir",         "train-file", "test-file",      "workers",

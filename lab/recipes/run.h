@@ -24,7 +24,7 @@
 
 namespace demi::recipes {
 
-/// What a training run does besides training: where its files go, who watches it, what it resumes.
+/// The parts of a training run besides training: its files, its observers, its start.
 struct JobOptions {
   std::filesystem::path folder = {};       // of the weights file; empty: nothing is kept
   std::string prefix = {};                 // of its name: "fp16-"
@@ -42,12 +42,12 @@ struct JobOptions {
   /// The checkpoint or the file that Config::from means, as find_start finds it, so that several
   /// runs start from one. Empty: each looks for it.
   std::filesystem::path start_from = {};
-  /// Of the steps a checkpoint holds the last so many, and what RunObserver::keep_steps returns of
-  /// the others; 0: it holds all.
+  /// Number of the last steps that a checkpoint holds; for the others it holds what
+  /// RunObserver::keep_steps returns. 0: it holds all.
   int64_t history_steps = 0;
   /// Watches the run and outlives it. Null: nobody does.
   RunObserver* observer = nullptr;
-  /// Watch the training, besides those of the run itself.
+  /// Callbacks of the training, besides those of the run itself.
   std::vector<std::shared_ptr<train::Callback>> callbacks = {};
   /// The processes that train together, Config::ranks of them; each has JobOptions of its own.
   /// Files are those of rank 0, and results are totals over all. None: this process alone.
@@ -67,7 +67,7 @@ struct RunResult {
   train::History history;                         // its steps and epochs
   double seconds = 0;                             // of training, all epochs
   double seconds_per_epoch = 0;                   // of training, mean over whole epochs; foreseen
-                                                  // from the examples seen where there is none
+                                                  // from the examples seen if there is none
   std::optional<double> test_loss;                // of the shipped weights, in the run's precision
   std::optional<double> test_accuracy;            // likewise; none for a regression
   std::optional<double> test_accuracy_fp32_eval;  // of the weights as trained, evaluated in FP32
@@ -90,7 +90,7 @@ struct RunResult {
   std::vector<monitor::StepHealth> health;
   /// Origins of Inf and NaN, likewise.
   std::vector<monitor::Origin> origins;
-  /// What 16 bits would do, of the steps since then; none if the run was not asked.
+  /// The effect of 16 bits on the steps since then; none if the run did not ask (Config::what_if).
   std::optional<monitor::WhatIfResult> what_if;
   /// FOLDER/PREFIXop-policy-FORMAT.txt, if it cures something; empty: none was written.
   std::filesystem::path what_if_policy;

@@ -11,7 +11,7 @@
 
 namespace demi::recipes {
 
-/// What the config.json of a run folder says of its run.
+/// The record of a run in its folder's config.json.
 struct RunRecord {
   std::string command;            // "train" or "compare"
   std::string line;               // as typed: "demi train mlp --lr 0.1"
@@ -35,15 +35,15 @@ inline constexpr std::string_view kCheckpoints = "checkpoints";
 /// The file of a run's metrics in its run folder.
 inline constexpr const char* kMetricsFile = "metrics.jsonl";
 
-/// false for the folder of a run that ended without checkpoints, as runs of demi once did. One that
-/// was killed before its first checkpoint resumes at its beginning.
+/// Whether the run can be resumed. false for a run that ended without checkpoints, as runs of demi
+/// once did. A run that was killed before its first checkpoint resumes at its beginning.
 DEMI_API bool can_resume(const std::filesystem::path& folder);
 
 /// The folder of one run's checkpoints; in a comparison each run has its own.
 DEMI_API std::filesystem::path checkpoints_of(const std::filesystem::path& run_folder,
                                               const RunRecord& record, std::string_view label);
 
-/// Of a run's folder, the folders of checkpoints that hold one: its own, or one for each of its
+/// The folders of checkpoints in a run's folder that hold one: its own, or one for each of its
 /// runs.
 DEMI_API std::vector<std::filesystem::path> checkpoint_folders(
     const std::filesystem::path& run_folder);

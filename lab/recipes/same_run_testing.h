@@ -60,8 +60,8 @@ inline void drop_measured(nlohmann::ordered_json& json) {
       ++item;
     }
   }
-  // What the causes of a minor speedup are is measured, also that there are none; a slow dtype is
-  // named only where it was not faster.
+  // The causes of a minor speedup are measured, also that there are none; a slow dtype is named
+  // only if it was not faster.
   if (json.is_object() && json.contains("notes"))
     std::erase_if(json["notes"].get_ref<nlohmann::ordered_json::array_t&>(), [](const auto& note) {
       const std::string text = note.is_string() ? note.template get<std::string>() : "";
@@ -114,7 +114,7 @@ inline void expect_same_numbers(const std::map<std::string, demi::StateDict>& a,
   EXPECT_EQ(a.size(), b.size());
 }
 
-/// Of two folders of checkpoints: the last of them.
+/// Compares the last checkpoints of two folders.
 inline void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
   const demi::checkpoint::Checkpoint x = demi::checkpoint::load(a), y = demi::checkpoint::load(b);
   expect_same_tensors(x.model, y.model);
@@ -123,7 +123,7 @@ inline void expect_same_checkpoint(const fs::path& a, const fs::path& b) {
   EXPECT_EQ(x.text, y.text);
 }
 
-/// Of two run folders. `runs`: the folders of a comparison's checkpoints; {""} for one run.
+/// Compares two run folders. `runs`: the folders of a comparison's checkpoints; {""} for one run.
 inline void expect_same_run(const fs::path& a, const fs::path& b,
                             const std::set<std::string>& runs = {""}) {
   EXPECT_EQ(metrics_by_run(a), metrics_by_run(b));

@@ -88,7 +88,7 @@ bool is_of_parameter(const std::string& name) {
   return digits > 0 && digits < rest.size() && rest[digits] == '.';
 }
 
-/// What a new run does not have of its own: moments and counts of updates.
+/// Keeps the part of the state that a new run lacks: moments and counts of updates.
 void keep_moments(Checkpoint& saved, const fs::path& path) {
   std::erase_if(saved.state, [](const auto& item) { return !is_of_parameter(item.first); });
   if (saved.state.empty())
@@ -98,7 +98,7 @@ void keep_moments(Checkpoint& saved, const fs::path& path) {
   std::erase_if(saved.numbers, [](const auto& part) { return part.first != "optimizer"; });
 }
 
-/// What a setting says here and there, if it says two things: " --depth 2".
+/// The option that sets the other config's value, if the two differ: " --depth 2".
 std::string difference_in(std::string_view name, const settings::Config& there,
                           const settings::Config& here) {
   const settings::Setting& setting = *settings::find_setting(name);
@@ -153,7 +153,7 @@ std::string options_of(const workload::ModelDescription& description,
       accepted, advice);
 }
 
-/// What no shape tells.
+/// Requires equal settings that no shape shows.
 void require_same_form(const workload::ModelDescription& description,
                        const settings::Config& config, const fs::path& path) {
   const models::ModelInfo* const model = models::model_named(description.network.model);
@@ -317,7 +317,8 @@ bool has_16_bits(const at::Tensor& tensor) {
   return tensor.scalar_type() == at::kHalf || tensor.scalar_type() == at::kBFloat16;
 }
 
-/// Of 16-bit weights what the file has is what they are trained as, and not its rounding.
+/// Keeps the file's numbers as the masters of 16-bit weights: they are trained, and not their
+/// rounding.
 void keep_masters(const NamedTensors& weights, torch::nn::Module& network,
                   torch::optim::Optimizer& optimizer) {
   auto* own = dynamic_cast<optim::Optimizer*>(&optimizer);

@@ -17,14 +17,14 @@ namespace demi::recipes {
 
 /// Saved weights for a run that starts at step 0.
 struct StartingWeights {
-  /// `model`: every tensor of the network, under its names. With Config::from_state also the state
-  /// of the optimizer, without its options, rates and count of steps.
+  /// `model`: every tensor of the network, under its names. With Config::from_state it also has the
+  /// state of the optimizer, without its options, rates and count of steps.
   checkpoint::Checkpoint saved;
   std::vector<std::string> said;  // what was taken, and what differs; the first in any case
 };
 
 /// Reads them for a network of that run. FP32 masters are the weights of a 16-bit run. A file may
-/// have torchvision's names. Where the head (models::head_of) has another shape, that of `network`
+/// have torchvision's names. If the head (models::head_of) has another shape, that of `network`
 /// stays. Throws DataError for any other misfit, with the first three names, for a vocabulary of
 /// other words, for a weight that is NaN or Inf and for an average or a state that is not there.
 DEMI_API StartingWeights read_start(const settings::Resolved& run,

@@ -82,7 +82,7 @@ class StartingWeightsTest : public ::testing::Test {
     }
   };
 
-  // What a run of that config starts with.
+  // The start of a run of that config.
   static Begun begin(const settings::Config& c, const fs::path& path) {
     return begin(c, path, workload::load_workload(c, c10::kCPU));
   }

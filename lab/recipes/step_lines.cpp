@@ -24,7 +24,7 @@ std::optional<double> number_in(const MetricFields& line, std::string_view name)
   return found ? std::optional(*found) : std::nullopt;
 }
 
-/// Nothing for a line of another kind.
+/// The step of a line; nullopt for a line of another kind.
 std::optional<train::StepMetrics> step_in(const MetricFields& line) {
   const int64_t *epoch = find_metric<int64_t>(line, "epoch"),
                 *step = find_metric<int64_t>(line, "step");
@@ -56,7 +56,7 @@ struct RunInFile {
   std::vector<train::StepMetrics> steps;
 };
 
-/// By run.
+/// The steps by run.
 std::map<std::string, RunInFile> runs_in(const std::filesystem::path& metrics,
                                          const StepLines& recorded, int64_t end) {
   std::map<std::string, RunInFile> runs;

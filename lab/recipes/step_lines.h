@@ -15,7 +15,7 @@
 namespace demi::recipes {
 
 /// The lines of metrics.jsonl about a run's steps, from `first` to `last`. A checkpoint of a run
-/// folder has this in place of the steps themselves, of which it holds the last alone.
+/// folder holds this and the last steps, in place of all of them.
 struct StepLines {
   int64_t first = 1, last = 0;
   int64_t bytes = 0;      // of the lines together
@@ -25,17 +25,17 @@ struct StepLines {
   DEMI_API void add(std::string_view line, int64_t step);
   bool operator==(const StepLines&) const = default;
 
-  /// As a checkpoint holds them.
+  /// The numbers that a checkpoint holds.
   DEMI_API StateDict to_numbers() const;
-  /// Nothing if the numbers are of a checkpoint that holds all steps. Throws UsageError for numbers
-  /// that cannot be.
+  /// Reads them back; nullopt if the checkpoint holds all steps. Throws UsageError for impossible
+  /// numbers.
   DEMI_API static std::optional<StepLines> in_numbers(const StateDict& numbers);
 };
 
 /// The fields of a step's line.
 report::MetricFields step_fields(const std::string& run, const train::StepMetrics& step);
 
-/// What a metrics file says of steps that a checkpoint does not hold.
+/// Steps that a checkpoint does not hold, from a metrics file.
 struct EarlierSteps {
   std::vector<train::StepMetrics> steps;  // in a row
   std::string wrong;  // why there are none: what was seen, and what the checkpoint says

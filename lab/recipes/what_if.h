@@ -37,8 +37,8 @@ DEMI_API std::vector<report::MetricFields> what_if_lines(const std::string& run,
 /// with the cures as notes.
 DEMI_API std::vector<report::Table> what_if_tables(const Comparison& comparison);
 
-/// The line that trains with what was found, for each run that was asked and needs it: `line` of
-/// the FP32 run, in the format and with the policy file.
+/// The line that trains with the policy, for each run that was asked and needs one: `line` of the
+/// FP32 run, in the format and with the policy file.
 DEMI_API std::vector<std::string> lines_with_policy(const Comparison& comparison,
                                                     const std::string& line);
 

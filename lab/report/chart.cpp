@@ -248,7 +248,7 @@ std::string description(const Chart& chart) {
   return text;
 }
 
-/// What the reader must know of how the curves were drawn.
+/// A note on how the curves were drawn.
 std::string note_of(const Chart& chart, const Frame& frame) {
   std::string note = chart.note;
   const auto add = [&](const std::string& text) { note += (note.empty() ? "" : "; ") + text; };

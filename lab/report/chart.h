@@ -9,7 +9,7 @@
 
 namespace demi::report {
 
-/// One axis of a chart.
+/// An axis of a chart.
 struct Axis {
   std::string label;                // what its values are
   std::string unit;                 // "" for none
@@ -17,8 +17,8 @@ struct Axis {
   std::optional<double> low, high;  // fixed ends; else from the values
 };
 
-/// One curve: `y[i]` at `x[i]`. NaN, infinities and, on a logarithmic axis, values of 0 and below
-/// are gaps.
+/// A curve: `y[i]` at `x[i]`. NaN, infinities and, on a logarithmic axis, values of 0 and below are
+/// gaps.
 struct Series {
   std::string name;  // in the legend
   /// Points, in the order in which they are joined.
@@ -36,7 +36,7 @@ struct Mark {
 /// curve.
 struct Chart {
   std::string title;  // above the chart
-  /// What is drawn across and up.
+  /// The horizontal and the vertical axis.
   Axis x, y;
   std::vector<Series> series;
   std::vector<Mark> marks;  // vertical lines
@@ -52,7 +52,7 @@ struct StackedBars {
   std::string title;               // above the chart
   std::string unit;                // of the values
   std::vector<std::string> parts;  // in the order in which they are in the bar
-  /// One bar.
+  /// A bar.
   struct Bar {
     std::string name;            // before the bar
     std::vector<double> values;  // one a part; finite, 0 or more

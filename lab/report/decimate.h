@@ -11,8 +11,8 @@ struct Point {
 };
 
 /// Points in drawing order, y NaN where the curve is broken. For each column of one unit of x: the
-/// first, the lowest, the highest and the last point, in their order; a gap stays a gap. What is
-/// drawn at one unit a pixel is the same.
+/// first, the lowest, the highest and the last point, in their order; a gap stays a gap. At one
+/// unit a pixel the drawing is the same.
 DEMI_API std::vector<Point> decimate(const std::vector<Point>& points);
 
 /// The exponential mean s_i = w s_(i-1) + (1 - w) y_i, divided by 1 - w^i so that it does not start

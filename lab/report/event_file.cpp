@@ -84,8 +84,8 @@ std::string little_endian(std::uint64_t number, int bytes) {
   return out;
 }
 
-/// As TFRecord stores it, so that the checksum of a file that holds checksums is not degenerate:
-/// rotated right by 15 bits, plus 0xa282ead8 (tensorflow/core/lib/hash/crc32c.h).
+/// The checksum as TFRecord stores it, so that the checksum of a file that holds checksums is not
+/// degenerate: rotated right by 15 bits, plus 0xa282ead8 (tensorflow/core/lib/hash/crc32c.h).
 std::uint32_t masked_crc32c(std::string_view bytes) {
   const std::uint32_t crc = crc32c(bytes);
   return ((crc >> 15) | (crc << 17)) + 0xa282ead8U;

@@ -17,7 +17,7 @@ namespace demi::report {
 /// Counts of values by size, as TensorBoard shows them (tensorflow/core/framework/summary.proto,
 /// HistogramProto).
 struct Histogram {
-  /// Of the values; `count`: how many there are.
+  /// Least and greatest of the values, their number, sum and sum of squares.
   double min = 0, max = 0, count = 0, sum = 0, sum_squares = 0;
   std::vector<double> limits;  // upper end of each bucket, rising
   std::vector<double> counts;  // same length
@@ -27,7 +27,7 @@ struct Histogram {
 /// left out.
 DEMI_API Histogram histogram_of(std::span<const float> values, int buckets = 30);
 
-/// One record of a TFRecord file (tensorflow.org/tutorials/load_data/tfrecord): length, its masked
+/// A record of a TFRecord file (tensorflow.org/tutorials/load_data/tfrecord): length, its masked
 /// CRC-32C, the data, its masked CRC-32C, all little-endian.
 DEMI_API std::string tfrecord(std::string_view data);
 
@@ -46,7 +46,7 @@ class DEMI_API EventFile {
                      std::chrono::duration<double> interval = std::chrono::seconds(10),
                      WallClock clock = {});
   EventFile(EventFile&&) noexcept = default;
-  ~EventFile();  // flushes; what cannot be written then is lost in silence
+  ~EventFile();  // flushes; a failed write is silently lost
 
   /// Tags are paths: "loss/train", "loss/test" become one group. NaN and infinities are written as
   /// such, and shown.

@@ -16,7 +16,7 @@ namespace {
 
 using Bars = ExponentBars::Bars;
 
-// Where exponents and percentages are. The zeros' bar is left of the exponents, a gap away.
+// The places of exponents and percentages. The zeros' bar is left of the exponents, a gap away.
 struct ExponentPlot {
   double left = 0, right = 0, top = 0, bottom = 0;
   int low = 0, high = 0;          // exponents shown

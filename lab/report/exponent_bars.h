@@ -12,7 +12,7 @@ namespace demi::report {
 /// Shares of numbers by their power of two, on a logarithmic axis, with a bar for exact zeros: the
 /// figure of Micikevicius et al. 2018, "Mixed precision training", figure 3.
 struct ExponentBars {
-  /// One run's numbers.
+  /// A run's numbers.
   struct Bars {
     std::string name;               // in the legend
     std::map<int, double> percent;  // of exponent e: numbers in [2^e, 2^(e+1)); those above 0
@@ -24,7 +24,7 @@ struct ExponentBars {
   std::string note;         // below the chart; "": none
 };
 
-/// As the other charts (chart.h).
+/// Draws the bars, as the other charts (chart.h).
 DEMI_API std::string to_svg(const ExponentBars& bars, ChartSize size = {});
 
 }  // namespace demi::report

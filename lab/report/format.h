@@ -32,7 +32,7 @@ DEMI_API std::string format_rate(double per_second, std::string_view what);
 /// A fraction of 1 as "92.13 %".
 DEMI_API std::string format_percent(double fraction, int decimals = 2);
 
-/// The same for a share: one that is not 0 never reads so, but "< 0.01 %".
+/// A share as a percentage: one that is not 0 never reads as 0, but as "< 0.01 %".
 DEMI_API std::string format_share(double fraction);
 
 /// "1.72 ×".
@@ -41,14 +41,15 @@ DEMI_API std::string format_factor(double factor);
 /// Fixed decimals, thousands grouped: "1,234.50".
 DEMI_API std::string format_fixed(double value, int decimals);
 
-/// At most `digits` significant digits, no trailing zeros: "0.001", "65536", "1.5e-07".
+/// The number with at most `digits` significant digits, no trailing zeros: "0.001", "65536",
+/// "1.5e-07".
 DEMI_API std::string format_number(double value, int digits = 4);
 
 /// A loss: "0.4312", "1.234e-05" where four decimals would leave no digit, "nan".
 DEMI_API std::string format_loss(double loss);
 
-/// For a column of one unit: the unit that gives `largest` one to three digits before the point,
-/// and what to divide by.
+/// The unit of a column: the one that gives `largest` one to three digits before the point, and the
+/// number to divide by.
 struct ByteUnit {
   std::string name;  // "B", "kB", "MB", "GB", "TB"
   double bytes = 1;  // 1, 1e3, 1e6, ...

@@ -9,7 +9,7 @@
 
 namespace demi::report {
 
-/// A run's metrics.jsonl. What was read can be written and read again.
+/// Reads a run's metrics.jsonl. Lines that were read can be written and read again.
 inline void fuzz_metrics(std::string_view bytes) {
   std::string again;
   for (const MetricLine& line : read_metrics(MemoryFile(bytes).path()).lines)

@@ -27,7 +27,7 @@ struct Facts {
 /// The few figures that a reader came for, in large type: {"1.72 ×", "speedup", "bf16 against
 /// fp32"}.
 struct Highlights {
-  /// One figure.
+  /// A figure.
   struct Figure {
     /// The number, what it is, and what it is set against.
     std::string value, name, detail;
@@ -35,12 +35,12 @@ struct Highlights {
   std::vector<Figure> figures;  // from left to right
 };
 
-/// Text as it is, in a typeface of fixed width: a command, an error.
+/// Unchanged text in a typeface of fixed width: a command, an error.
 struct Code {
   std::string text;  // without markup
 };
 
-/// What a section can hold.
+/// A block of a section.
 using Block =
     std::variant<Paragraph, Highlights, Table, Chart, StackedBars, ExponentBars, Facts, Code>;
 
@@ -59,10 +59,11 @@ struct Page {
   std::string footer;             // the last line; "": none
 };
 
-/// One HTML file that needs nothing else: no script, no request, no style attribute. Light and dark
-/// follow the reader's system, paper is always light. On a narrow screen charts are drawn for it
-/// (each is in the file in two sizes) and tables scroll by themselves. Where a viewer forbids style
-/// sheets, it is still a plain page in the right order with coloured charts. All text is escaped.
+/// The page as one HTML file that needs nothing else: no script, no request, no style attribute.
+/// Light and dark follow the reader's system, paper is always light. On a narrow screen charts are
+/// drawn for it (each is in the file in two sizes) and tables scroll by themselves. If a viewer
+/// forbids style sheets, it is still a plain page in the right order with coloured charts. All text
+/// is escaped.
 DEMI_API std::string to_html(const Page& page);
 
 }  // namespace demi::report

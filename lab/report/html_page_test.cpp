@@ -124,7 +124,7 @@ Page sample_page() {
       .footer = "Written by demi 0.1.0"};
 }
 
-/// What check_events.py expects to read.
+/// Writes the events that check_events.py expects to read.
 void write_sample_events(const std::filesystem::path& folder) {
   EventFile events(folder);
   for (int step = 1; step < kSteps; ++step) events.scalar("loss/train", step, 1.0 / step);

@@ -10,7 +10,7 @@
 namespace demi::report {
 namespace {
 
-// From the left of a sample to its name.
+// Widths from the left of a sample to its name.
 constexpr double kBoxSample = 15, kCurveSample = kLegendSample + 2;
 
 struct Place {
@@ -31,7 +31,8 @@ std::vector<Place> places(const std::vector<std::string>& names, double width, d
   return out;
 }
 
-/// At least one row apart and inside [top, bottom], as near to where the curves end as that allows.
+/// Moves the names at least one row apart and inside [top, bottom], as near to the curves' ends as
+/// that allows.
 void spread(std::vector<CurveEnd>& ends, double top, double bottom) {
   std::stable_sort(ends.begin(), ends.end(),
                    [](const CurveEnd& a, const CurveEnd& b) { return a.y < b.y; });

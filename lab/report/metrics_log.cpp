@@ -78,7 +78,7 @@ std::streamoff for_each_line(const std::filesystem::path& path, const Use& use) 
     use(line);
     offset += static_cast<std::streamoff>(line.size()) + 1;
   }
-  // Not the end: what is behind it would be written over.
+  // A read error is not the end: appending here would write over the rest.
   if (file.bad())
     throw_file_error("report.MetricsLog", path, "cannot be read", errno, kOtherRunsFolder);
   return offset;

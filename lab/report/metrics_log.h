@@ -15,7 +15,7 @@
 
 namespace demi::report {
 
-/// What a field can hold. A double that is not finite is written as null, and named.
+/// A value of a field. A double that is not finite is written as null, and named.
 using MetricValue =
     std::variant<bool, std::int64_t, double, std::string, std::vector<std::int64_t>>;
 /// The fields of a line, in their order.
@@ -39,7 +39,7 @@ class DEMI_API MetricsLog {
   explicit MetricsLog(const std::filesystem::path& path,
                       std::chrono::milliseconds interval = std::chrono::seconds(1));
   MetricsLog(MetricsLog&&) noexcept = default;
-  ~MetricsLog();  // flushes; what cannot be written then is lost in silence, so call `sync` first
+  ~MetricsLog();  // flushes; a failed write is silently lost, so call `sync` first
 
   void write(const MetricFields& fields);    // what cannot go to the file yet waits in memory
   void write_line(const std::string& line);  // of metrics_line
@@ -70,13 +70,14 @@ DEMI_API void for_each_metric(
 /// The sound part of a metrics file.
 struct Metrics {
   std::vector<MetricLine> lines;  // in the order of the file
-  /// What is not in `lines`: "line 17 is no JSON object", "line 20, the last, is cut off".
+  /// The lines that are not in `lines`: "line 17 is no JSON object", "line 20, the last, is cut
+  /// off".
   std::vector<std::string> left_out;
 };
 
-/// Reads a metrics file, damaged or not: what is no JSON object is left out and named; so is a last
-/// line without an end. What `non_finite` names is put back as double. Throws DataError if the file
-/// is missing or cannot be read.
+/// Reads a metrics file, damaged or not: lines that are no JSON objects are left out and named; so
+/// is a last line without an end. Values that `non_finite` names are doubles again. Throws
+/// DataError if the file is missing or cannot be read.
 DEMI_API Metrics read_metrics(const std::filesystem::path& path);
 
 /// The value of that name and type, or null.

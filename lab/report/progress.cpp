@@ -154,7 +154,7 @@ void Progress::draw(const ProgressState& state, bool keep) {
          << std::flush;
     return;
   }
-  // One column stays free: a full row would wrap on some terminals.
+  // Leaves one column free: a full row would wrap on some terminals.
   const std::size_t width = std::max<std::size_t>(terminal_.current_width(), 2) - 1;
   const std::string text =
       progress_line(state, time_left(state), width, terminal_.utf8, terminal_.colour, true);

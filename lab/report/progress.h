@@ -22,9 +22,9 @@ class DEMI_API TimeLeft {
   using Seconds = std::chrono::duration<double>;
   explicit TimeLeft(Seconds memory = std::chrono::seconds(20)) : memory_(memory) {}
   void pause();
-  /// So many steps are done, at this time.
+  /// Records that so many steps are done at this time.
   void at(std::int64_t steps_done, Seconds now);
-  /// For so many steps more; nothing before the first is known.
+  /// The time left for so many steps more; nullopt before the first is known.
   std::optional<Seconds> left(std::int64_t steps_to_go) const;
 
  private:
@@ -73,7 +73,7 @@ DEMI_API std::string progress_line(const ProgressState& state,
                                    std::optional<std::chrono::duration<double>> left,
                                    std::size_t width, bool utf8, bool colour, bool bar);
 
-/// How often progress is shown.
+/// The intervals at which progress is shown.
 struct ProgressOptions {
   /// Times, since any moment that stays the same.
   using Seconds = std::chrono::duration<double>;
@@ -82,8 +82,9 @@ struct ProgressOptions {
   std::function<Seconds()> clock = {};              // steady_clock where empty
 };
 
-/// How far training is. On a terminal one line that is redrawn in place; elsewhere plain lines: one
-/// at an epoch's start, one every `line`, one at its end. Writes only to `out`. Not thread-safe.
+/// Shows the progress of training. On a terminal one line that is redrawn in place; elsewhere plain
+/// lines: one at an epoch's start, one every `line`, one at its end. Writes only to `out`. Not
+/// thread-safe.
 ///
 ///     report::Progress progress(std::cerr, report::Terminal::of(STDERR_FILENO));
 ///     progress.begin_epoch(state);

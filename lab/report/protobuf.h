@@ -7,7 +7,7 @@
 
 namespace demi::report {
 
-/// One protobuf message, field by field, in protobuf's wire format
+/// A protobuf message, field by field, in protobuf's wire format
 /// (protobuf.dev/programming-guides/encoding): no schema, no library. Five message types need less
 /// code than a dependency, and libprotobuf would clash with the one inside LibTorch.
 class Message {

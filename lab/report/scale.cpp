@@ -56,7 +56,7 @@ std::string power_label(double value, const AxisScale& axis) {
   return all_short ? fmt::format("{:.0f}", value) : fmt::format("2^{:.0f}", std::log2(value));
 }
 
-/// What a logarithmic axis may show: powers of the base, and 2 and 5 times them where there are few
+/// The marks of a logarithmic axis: powers of the base, and 2 and 5 times them if there are few
 /// powers.
 std::vector<double> marks_around(double low, double high, double base, bool between) {
   std::vector<double> marks;

@@ -8,7 +8,7 @@
 
 namespace demi::report {
 
-/// How values become places: in proportion, or by their logarithm.
+/// The scale of an axis: in proportion to the values, or to their logarithm.
 enum class Scale { kLinear, kLog2, kLog10 };
 
 /// Values that an axis can show: finite, and above 0 on a logarithmic one. All others are gaps.

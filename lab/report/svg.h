@@ -13,7 +13,7 @@ class Svg {
  public:
   using Attributes = std::initializer_list<std::pair<std::string_view, std::string>>;
 
-  /// `title` and `description` are what a screen reader says.
+  /// `title` and `description` are for screen readers.
   Svg(int width, int height, std::string_view title, std::string_view description);
 
   void element(std::string_view name, Attributes attributes);

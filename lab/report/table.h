@@ -9,7 +9,7 @@
 
 namespace demi::report {
 
-/// How a column's cells are aligned.
+/// The alignment of a column's cells.
 enum class Align { kLeft, kRight };
 
 /// The head of a column.

@@ -9,7 +9,7 @@
 
 namespace demi::report {
 
-/// What may be written to a file descriptor. The default is a plain file: no width, no control
+/// The abilities of a file descriptor. The default is a plain file: no width, no control
 /// characters, ASCII.
 struct Terminal {
   int fd = -1;               // asked again for its width when the line is redrawn
@@ -29,10 +29,10 @@ struct Terminal {
 /// Columns that UTF-8 text takes: 2 for wide (East Asian, emoji) characters, 0 for combining ones.
 DEMI_API std::size_t display_width(std::string_view text);
 
-/// At most `columns` wide, never cutting inside a character.
+/// The text cut to at most `columns`, never inside a character.
 DEMI_API std::string cut_to_width(std::string_view text, std::size_t columns);
 
-/// Words below each other, as many on a line as `columns` hold; a longer word has a line of its
+/// Arranges words in lines, as many on a line as `columns` hold; a longer word has a line of its
 /// own.
 DEMI_API std::vector<std::string> wrap_words(std::string_view text, std::size_t columns);
 

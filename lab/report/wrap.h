@@ -14,7 +14,7 @@ namespace demi::report {
 /// broken. `width` 0: one line.
 DEMI_API std::string wrapped(std::string_view words, std::size_t indent, std::size_t width);
 
-/// Lines of `text` as they are where they fit, else wrapped: what follows begins below the line's
+/// Lines of `text`, unchanged if they fit, else wrapped, with further lines indented to the line's
 /// first word. `kind`, such as "note: ", stands in front of the first line. Ends with a line's end.
 /// `width` 0: nothing is wrapped, so that a file has a line for each note.
 DEMI_API std::string message_lines(std::string_view kind, std::string_view text, std::size_t width);

@@ -137,7 +137,7 @@ std::vector<Field> fields_of(const recipes::Comparison& c) {
   return fields;
 }
 
-// What the peaks of tensors leave out.
+// Notes the data that the peaks of tensors leave out.
 void note_data(const recipes::Comparison& c, std::vector<std::string>& notes) {
   int64_t most = 0;
   for (const recipes::RunResult& run : c.runs) most = std::max(most, run.data_bytes);
@@ -154,7 +154,7 @@ std::string flop_text(double flop) {
   return report::format_number(flop, 3) + " " + kUnits[unit] + "FLOP";
 }
 
-// What the share of the peak is of.
+// Notes the peak and the operations that the share of the peak is made of.
 void note_flops(const recipes::Comparison& c, std::vector<std::string>& notes) {
   std::string peaks;
   double per_token = 0;
@@ -196,7 +196,7 @@ bool allowed(const std::string& setting, const Precision& precision) {
   return setting == "auto" ? precision.tf32 : setting == "on";
 }
 
-// What TF32 does to the FP32 of a run on CUDA. LibTorch by itself allows it in convolutions.
+// A sentence on TF32 in the FP32 of a run on CUDA. LibTorch by itself allows it in convolutions.
 std::string on_cuda(const recipes::Comparison& c, const Precision& precision) {
   const bool products = allowed(c.config.cuda_matmul_allow_tf32, precision);
   const bool cudnn = allowed(c.config.cudnn_allow_tf32, precision);
@@ -213,7 +213,7 @@ std::string on_cuda(const recipes::Comparison& c, const Precision& precision) {
          "LibTorch by itself has it on in the last two (--cudnn-allow-tf32 on).";
 }
 
-// What FP32 means here.
+// Notes the meaning of FP32 in the comparison.
 void note_fp32(const recipes::Comparison& c, std::vector<std::string>& notes) {
   const bool is_cuda = c.machine.device.starts_with("cuda");
   for (const bool tf32 : {false, true}) {
@@ -258,7 +258,7 @@ report::Section slow_section(const recipes::Comparison& c) {
   return section;
 }
 
-// What was trained: "3 epochs of 100 steps", or how much of that by run.
+// The length of the training: "3 epochs of 100 steps", or the part of it that each run took.
 std::string trained(const recipes::Comparison& c) {
   const std::string asked =
       fmt::format("{} epoch{} of {} step{}", c.config.epochs, c.config.epochs == 1 ? "" : "s",

@@ -19,7 +19,7 @@ DEMI_API report::Table class_table(const recipes::Comparison& comparison);
 /// phase. `command` is the line that makes it again.
 DEMI_API report::Page to_page(const recipes::Comparison& comparison, const std::string& command);
 
-/// One object, the same words as the table: runs[], speedup, recipe, machine, notes.
+/// A JSON object with the same words as the table: runs[], speedup, recipe, machine, notes.
 DEMI_API nlohmann::ordered_json json_of(const recipes::Comparison& comparison);
 
 }  // namespace demi::results

@@ -244,7 +244,7 @@ TEST(CompareReport, TheFootSaysNothingOfFp32OnACpu) {
   EXPECT_TRUE(says(to_table(c), "There is no tf32 on a CPU"));
 }
 
-// What was asked for, and what was trained of it.
+// The training that was asked for, and the part of it that took place.
 TEST(CompareReport, TheFootCountsWhatWasTrained) {
   recipes::Comparison c = two_runs();  // 4 steps each
   c.config.epochs = 2;

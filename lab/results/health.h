@@ -20,18 +20,18 @@ namespace demi::results {
 DEMI_API std::vector<report::MetricFields> health_lines(const std::string& run,
                                                         const monitor::StepHealth& step);
 
-/// What the lines of metrics.jsonl say of monitored steps, by run and step.
+/// The monitored steps in the lines of metrics.jsonl, by run and step.
 struct HealthLines {
   std::map<std::string, std::vector<monitor::StepHealth>> of_run;
-  /// What is missing: "line 17 is no JSON object", "line 20 lacks counts".
+  /// The faults: "line 17 is no JSON object", "line 20 lacks counts".
   std::vector<std::string> left_out;
 };
 
 /// Reads them back, of damaged files the sound part. Throws DataError if the file is missing.
 DEMI_API HealthLines read_health(const std::filesystem::path& metrics);
 
-/// Adds to each run of a comparison that went on the steps that the file tells of before it, and a
-/// note of what is damaged there.
+/// Adds the earlier steps of each resumed run of a comparison, as the file has them, and a note of
+/// damaged lines.
 DEMI_API void add_earlier_health(recipes::Comparison& comparison,
                                  const std::filesystem::path& metrics);
 

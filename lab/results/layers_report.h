@@ -11,20 +11,20 @@
 
 namespace demi::results {
 
-/// What a comparison of layers was made of, and what it found.
+/// A comparison of layers: its options and its results.
 struct LayerReport {
   std::string recipe;                          // its name, for people
   recipes::LayerOptions options;               // what was compared
   std::vector<recipes::LayerComparison> runs;  // one for each run in low precision
 };
 
-/// One table a run, the most harmed layer first.
+/// A table for each run, the most harmed layer first.
 DEMI_API std::vector<report::Table> to_tables(const LayerReport& report);
 
 /// Tables, and bars of the errors by layer. `command` is the line that makes it again.
 DEMI_API report::Page to_page(const LayerReport& report, const std::string& command);
 
-/// One object, the same words as the tables: runs[]: precision, loss_scale, loss, fp32_loss,
+/// A JSON object with the same words as the tables: runs[]: precision, loss_scale, loss, fp32_loss,
 /// layers[]: name, op, harm, output, gradient, weight_gradient. Inf and NaN are written as null.
 DEMI_API nlohmann::ordered_json json_of(const LayerReport& report);
 

@@ -6,7 +6,7 @@
 
 namespace demi::results {
 
-/// The machine as every command's JSON has it. What a CPU has not is null.
+/// The machine in every command's JSON. Fields that a CPU lacks are null.
 inline nlohmann::ordered_json json_of(const recipes::Machine& machine) {
   const auto of_gpu = [&](auto field) {
     return machine.gpu ? nlohmann::ordered_json((*machine.gpu).*field) : nlohmann::ordered_json();

@@ -11,7 +11,7 @@
 
 namespace demi::results {
 
-/// One table of published figures of mixed precision training (docs/published_results.md shows the
+/// A table of published figures of mixed precision training (docs/published_results.md shows the
 /// same).
 struct Published {
   std::string recipe;   // that trains the same network on the same data; "" where demi has none
@@ -25,10 +25,10 @@ DEMI_API const std::vector<Published>& published();
 DEMI_API const Published& published_of(const std::string& recipe);
 
 /// The published table of the comparison's recipe with two rows below it for each of its mixed runs
-/// and its FP32 run, with the accuracy of its 16-bit file and that of its FP32 weights, and a
-/// note on what they are of. Of several ranks the batch is that of all together. Nothing if no
-/// figures are published, if the model or the data are others than the recipe's, if training was
-/// stopped, or if one of the two runs is missing.
+/// and its FP32 run, with the accuracy of its 16-bit file and that of its FP32 weights, and a note
+/// on the runs. With several ranks the batch is that of all together. nullopt if no figures are
+/// published, if the model or the data are others than the recipe's, if training was stopped, or if
+/// one of the two runs is missing.
 DEMI_API std::optional<report::Table> published_beside(const recipes::Comparison& comparison);
 
 /// An array of the tables: title, columns, rows, notes, and the recipe of those that have one.

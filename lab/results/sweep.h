@@ -11,7 +11,7 @@
 
 namespace demi::results {
 
-/// One setting and the values that are compared: "batch-size=128,256,512,513".
+/// A setting and the values that are compared: "batch-size=128,256,512,513".
 struct Sweep {
   std::string setting;              // as its option names it: "batch-size"
   std::vector<std::string> values;  // as they were written
@@ -23,7 +23,7 @@ DEMI_API Sweep parse_sweep(std::string_view text, const settings::Config& config
 /// A row a value, from the comparison that was made with it.
 DEMI_API report::Table to_table(const Sweep& sweep,
                                 const std::vector<recipes::Comparison>& results);
-/// As to_table(), in JSON.
+/// The table as JSON.
 DEMI_API nlohmann::ordered_json json_of(const Sweep& sweep,
                                         const std::vector<recipes::Comparison>& results);
 

@@ -42,7 +42,7 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
-// What the monitored steps say of one layer's weights.
+// The monitored steps of one layer's weights.
 struct LayerLife {
   std::string name;
   bool is_dead = true, is_nonfinite = false;
@@ -69,7 +69,7 @@ struct LayerLife {
   }
 };
 
-// By layer, in the order in which steps name them. `steps`: that were taken.
+// The layers, in the order in which steps name them. `steps`: those that were taken.
 std::vector<LayerLife> lives_of(const recipes::RunResult& run, std::int64_t& steps) {
   std::vector<LayerLife> lives;
   std::map<std::string, std::size_t> places;

@@ -11,24 +11,25 @@ namespace demi::results {
 /// Whether the run's training loss is a number at its end.
 DEMI_API bool ended_soundly(const recipes::RunResult& run);
 
-/// How a run's training loss went.
+/// The course of a run's training loss.
 struct Learning {
   double first = 0, last = 0;  // means over the first and the last steps
   std::string verdict;         // learned, stands still, grew, NaN or Inf; "": nothing can be said
 };
-/// How the loss of a run with steps went.
+/// The course of the loss of a run with steps.
 DEMI_API Learning learning_of(const recipes::RunResult& run);
 
 /// Whether the loss of one run fell to half or less and another run did not learn, which is then
 /// the first thing to say of them.
 DEMI_API bool learned_differently(const recipes::Comparison& comparison);
 
-/// Whose training loss in a comparison fell, stood still, grew or ended in NaN; "" for one run.
+/// A sentence on the runs of a comparison whose training loss fell, stood still, grew or ended in
+/// NaN; "" for one run.
 DEMI_API std::string learning_verdict(const recipes::Comparison& comparison);
 
-/// What the monitored steps (--monitor) say: layers that are dead, since all gradients of their
-/// weights were 0 in each of the steps; layers whose gradients explode or hold Inf or NaN; else
-/// that there are none. Empty if the run was not monitored.
+/// The verdicts on the monitored steps (--monitor): layers that are dead, since all gradients of
+/// their weights were 0 in each of the steps; layers whose gradients explode or hold Inf or NaN;
+/// else that there are none. Empty if the run was not monitored.
 DEMI_API std::vector<std::string> health_verdicts(const recipes::RunResult& run);
 
 }  // namespace demi::results

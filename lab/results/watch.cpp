@@ -75,7 +75,7 @@ void ShowProgress::resume(const train::History& history, int64_t step_examples) 
   state.loss = view.loss;
 }
 
-// Without a wait for the device: it is read where steps are shown, after the device was.
+// Counts without a wait for the device: it is read when steps are shown, after the device was.
 void ShowProgress::after_forward(const train::StepView& view, const at::Tensor& output) {
   if (top_k_ == 0) return;
   const at::NoGradGuard no_grad;
@@ -127,7 +127,7 @@ void ShowProgress::on_evaluate_begin(int64_t) {
   progress_.update(by_item(view_->state));
 }
 
-// One line for training and one for the test set, so that no figure is taken for the other's.
+// Writes one line for training and one for the test set, so that their figures cannot be confused.
 void ShowProgress::on_epoch_end(const train::EpochRecord& epoch) {
   report::ProgressState& state = view_->state;
   if (epoch.seconds > 0)
@@ -190,8 +190,8 @@ report::EventFile* FileMetrics::events() {
   return run_->events.get();
 }
 
-// Removes the lines that the run will write again, and says what is there of the others. The file
-// has its run's lines in order and lacks those at the end, if any.
+// Removes the lines that the run will write again, and returns which of the others are there. The
+// file has its run's lines in order, and lacks only lines at the end, if any.
 FileMetrics::Written FileMetrics::keep_lines(const train::History& history) {
   const int64_t last_step = history.steps.empty() ? 0 : history.steps.back().step;
   const auto last_epoch = static_cast<int64_t>(history.epochs.size());
@@ -203,7 +203,7 @@ FileMetrics::Written FileMetrics::keep_lines(const train::History& history) {
     const int64_t *step = report::find_metric<int64_t>(line, "step"),
                   *epoch = report::find_metric<int64_t>(line, "epoch");
     if (!run || *run != run_->name || !step || !epoch) return true;
-    // Beside the line of the step itself, which may be missing.
+    // Lines beside the step's own, which may be missing.
     if (report::find_metric<std::string>(line, "gradients") ||
         report::find_metric<std::string>(line, "anomaly") ||
         report::find_metric<std::string>(line, "what_if"))

@@ -38,26 +38,28 @@ class DEMI_API ShowProgress : public train::Callback {
   /// call is on_epoch_begin, of the epoch that it is in or of the next one.
   void resume(const train::History& history, int64_t step_examples);
 
-  /// The state after the best epoch is kept, and the line of an epoch says so.
+  /// Whether the state after the best epoch is kept; an epoch's line reports it.
   void set_keeps_best(bool keeps) { keeps_best_ = keeps; }
 
   /// Training ends after this optimizer step at the latest; 0: the epochs alone decide.
   void set_last_step(int64_t step) { last_step_ = step; }
 
-  /// By what an epoch is the best.
+  /// Sets the measure of the best epoch.
   void set_best_by(train::BestBy by) { best_by_ = by; }
 
-  /// Also the share of training examples whose class is among the k likeliest; 0: without it.
+  /// Also measures the share of training examples whose class is among the k likeliest; 0: does
+  /// not.
   void set_top_k(int64_t k) { top_k_ = k; }
 
-  /// What examples are called: "images"; or what each holds so many of: "tokens".
+  /// Sets the name of the examples, "images", or of the items that each of them holds, "tokens",
+  /// and their number.
   void set_items(std::string items, int64_t of_example = 1) {
     items_ = std::move(items);
     items_of_example_ = of_example;
   }
 
-  /// What the model takes for one of those items, and the device does in a second at best, as
-  /// measured in the present run's precision; 0: not known.
+  /// Sets the model's operations for one of those items, and the device's highest rate in a second,
+  /// as measured in the present run's precision; 0: not known.
   void set_flops(double of_item, double peak_per_second) {
     flop_of_item_ = of_item;
     peak_per_second_ = peak_per_second;
@@ -118,16 +120,16 @@ class DEMI_API FileMetrics : public train::Callback {
 
   void on_step(const train::StepMetrics& step, int64_t examples) override;
   void on_epoch_end(const train::EpochRecord& epoch) override;
-  /// What the monitor saw of a step that on_step has reported already: a line a layer and kind of
-  /// gradient, histograms, and shares as scalars.
+  /// Writes the monitor's record of a step that on_step has reported already: a line a layer and
+  /// kind of gradient, histograms, and shares as scalars.
   void write(const monitor::StepHealth& step);
   /// A line about the origin of Inf or NaN in a step that on_step has not reported yet.
   void write(const monitor::Origin& origin);
   /// Lines about the tensors that 16 bits would harm, after the run's last step.
   void write(const monitor::WhatIfResult& result);
   void flush();  // all lines and events to the operating system
-  /// As flush, and the lines of the steps of that run to the disk, of which a checkpoint has the
-  /// last alone. What it says of them.
+  /// Flushes, and writes the lines of that run's steps to the disk, of which a checkpoint has the
+  /// last ones. Returns the record of these lines.
   recipes::StepLines keep_steps(const std::string& run);
 
  private:

@@ -163,7 +163,7 @@ Setting loss_scale() {
   return setting;
 }
 
-// One word and the entry of all others are the least.
+// The least vocabulary is one word and the entry of all others.
 Setting vocabulary_size() {
   Setting setting = whole("vocabulary-size", &Config::vocabulary_size, 0,
                           "Texts: entries of the vocabulary, the most frequent words and one for "

@@ -15,7 +15,7 @@ namespace demi::settings {
 /// Flat, so that each value is one option of the program, one entry of a config file and one
 /// environment variable; all_settings() is the one table of them, with their help.
 struct Config {
-  // What is trained, on what
+  // Model and data
   std::string model = {}, model_output = {}, data = {}, data_dir = {}, train_file = {},
               test_file = {};
   int64_t in = 4096, out = 4096, batches = 50;
@@ -32,7 +32,7 @@ struct Config {
   bool horizontal_flip = false;
   int64_t limit = 0, test_limit = 0, overfit_batches = 0, workers = 0;
 
-  // How
+  // Training
   int64_t epochs = 1, steps = 0;
   int64_t batch_size = 64, test_batch_size = 500;  // 0: auto, which is found before training
   std::string optimizer = "adamw", optimizer_options = {}, betas = {};
@@ -47,7 +47,7 @@ struct Config {
   std::string skip_norm_above = "0";  // as norm_limit_of reads it; 0: no limit
   int64_t accumulate = 1, tokens_per_step = 0, early_stopping = 0, top_k = 0;
 
-  // In which precision
+  // Precision
   std::string precision = "fp32", loss_scale = "auto", moments = "fp32", weight_mode = "master";
   double init_scale = 65536, growth_factor = 2, backoff_factor = 0.5;
   int64_t growth_interval = 2000;
@@ -63,7 +63,7 @@ struct Config {
   bool deterministic = false;
   int64_t threads = 0;  // 0: LibTorch's choice
 
-  // Where
+  // Devices
   std::string device = "auto";
   std::string devices = {};  // by comma, one for each rank; empty: `device` is that of all
   int64_t ranks = 1;         // processes that train together, each with batches of batch_size
@@ -75,7 +75,7 @@ struct Config {
   bool detect_anomaly = false;
   std::string what_if = {};  // fp16, bf16; "": off
 
-  // Starting from saved weights, and going on
+  // Starting from saved weights, and resuming
   std::string from = {};  // "": from new weights; a run folder, a checkpoint or a weights file
   bool from_state = false, from_average = false;
   std::string checkpoint_every = "10min";  // as train::Every reads it
@@ -87,7 +87,7 @@ struct Config {
   std::string resume = {};       // "": a new run; auto, or a path
 };
 
-/// One value of a Config by name.
+/// A value of a Config by name.
 using Setting = values::Setting<Config>;
 
 /// The words of a list by comma; of an empty text one empty word.
@@ -110,10 +110,10 @@ bool counts_tokens(const Config& config);
 /// Tokens of one batch on all ranks.
 int64_t tokens_of_batch(const Config& config);
 
-/// The optimizer step after which training ends, whatever the epochs; 0: they alone decide.
+/// The optimizer step after which training ends, also within an epoch; 0: the epochs alone decide.
 DEMI_API int64_t last_step(const Config& config);
 
-/// In the order of --help.
+/// All settings, in the order of --help.
 DEMI_API std::span<const Setting> all_settings();
 
 /// The setting of that name; null: none.
@@ -132,8 +132,8 @@ DEMI_API std::string setting_meant(std::string_view word);
 /// "did you mean lr? ..." for such a word.
 DEMI_API std::string did_you_mean_setting(std::string_view word);
 
-/// Throws UsageError for values that cannot mean anything together, and for a word that is not in
-/// its setting's list.
+/// Throws UsageError for values that contradict each other, and for a word that is not in its
+/// setting's list.
 DEMI_API void check(const Config& config);
 
 /// The epochs that the schedule is made for.

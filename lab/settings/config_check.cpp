@@ -29,8 +29,8 @@ data::DataSet data_of(const Config& config) {
   return config.data.empty() ? data::DataSet() : data::data_set(config.data);
 }
 
-/// Synthetic data lie in memory as a whole; a number that is not one of bytes would come out as
-/// LibTorch's complaint of an overflow.
+/// Refuses synthetic data of an impossible size: they are held in memory as a whole, and LibTorch
+/// would complain of an overflow.
 void check_synthetic(const Config& c) {
   const double bytes = static_cast<double>(c.batch_size * c.ranks) *
                        static_cast<double>(c.batches) * static_cast<double>(synthetic_bytes(c));

@@ -17,7 +17,7 @@
 namespace demi::settings {
 namespace {
 
-// What a run folder's config.json holds besides the settings.
+// Entries of a run folder's config.json besides the settings.
 const std::set<std::string> kOfTheProgram{"command", "recipe", "runs", "interleave"};
 
 std::string key_of(std::string name) {
@@ -59,7 +59,7 @@ nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
   try {
     auto json = read_ordered_json(text);
     if (!json.is_object()) refuse(file + " holds no JSON object", json.type_name());
-    // With a hyphen and an underscore.
+    // A setting may be there twice, with a hyphen and with an underscore.
     std::set<std::string> keys;
     for (const auto& [key, value] : json.items())
       if (!keys.insert(key_of(key)).second) refuse(file + " says a setting twice", key_of(key));

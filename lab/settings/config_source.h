@@ -25,17 +25,18 @@ struct Assignment {
 /// folder of pictures of its own, which counts.
 DEMI_API bool gives_way_to_own_folder(const Assignment& assignment, const Config& config);
 
-/// Sets what is given, the later the stronger, but for what gives way. Throws UsageError.
+/// Sets the given values in turn, so that later ones count, except one that
+/// gives_way_to_own_folder(). Throws UsageError.
 DEMI_API void set_all(Config& config, std::span<const Assignment> given);
 
-/// What a comparison's config.json says of its runs; nothing of another file.
+/// The runs of a comparison by its config.json; empty for another file.
 struct ComparedRuns {
   bool is_comparison = false;     // false: the file is of another kind
   std::vector<std::string> runs;  // labels
   int64_t turn_steps = 0;         // steps that the runs took in turn; 0: one run after the other
 };
 
-/// What a JSON file says. A run's own config.json is such a file.
+/// The content of a JSON file of settings. A run's own config.json is such a file.
 struct ConfigFile {
   std::vector<Assignment> values;  // of settings, in the order of the file
   std::string recipe;              // "": it names none
@@ -56,7 +57,7 @@ DEMI_API std::vector<Assignment> read_environment();
 /// All values as an object of plain values.
 DEMI_API nlohmann::ordered_json json_of(const Config& config);
 
-/// Its text, each value on its own line: read_config_file takes it back.
+/// The config as text, each value on its own line, which read_config_file reads.
 DEMI_API std::string to_json(const Config& config);
 
 /// The environment variable of a setting: DEMI_BATCH_SIZE of batch-size.

@@ -20,8 +20,8 @@ DEMI_API std::string device_of_rank(const Config& config, int rank);
 /// Throws UsageError where Config::devices contradicts Config::ranks or Config::device.
 DEMI_API void check_devices(const Config& config);
 
-/// For ranks of one machine that train on GPUs: throws DeviceError if they do not have one each.
-/// `gpus`: the number of GPUs here. Config::devices names one for each, and is not looked at.
+/// Throws DeviceError if the ranks of one machine that train on GPUs do not have one each. `gpus`:
+/// the number of GPUs here. Config::devices names one for each, and is not checked.
 DEMI_API void require_gpus(const Config& config, int gpus);
 
 }  // namespace demi::settings

@@ -61,7 +61,7 @@ std::string text_of(const std::filesystem::path& path) {
   return file.str();
 }
 
-// What is in the page between <!-- name --> and <!-- end of name --> is `text`.
+// Expects `text` in the page between <!-- name --> and <!-- end of name -->.
 void expect_in_page(const std::string& page, const std::string& name, const std::string& text) {
   const auto path = kRoot / "docs" / page;
   const std::string all = text_of(path);

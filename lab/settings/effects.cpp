@@ -14,7 +14,7 @@
 namespace demi::settings {
 namespace {
 
-// What decides it.
+// The facts that decide it.
 struct Facts {
   const Config& config;
   data::DataSet set;
@@ -31,7 +31,8 @@ struct Need {
 using data::Kind;
 using data::Layout;
 
-// A dynamic scale moves. "mixed" stands for several runs, or for a device that is not known.
+// Whether the loss scale moves, as a dynamic one does. "mixed" stands for several runs, or for an
+// unknown device.
 bool has_moving_scale(const Facts& f) {
   const Config& c = f.config;
   if (c.precision == "mixed") return true;
@@ -107,7 +108,7 @@ const Need kNeeds[] = {
      "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
 };
 
-// DEMI_DATA_DIR says where data sets lie, for every command.
+// DEMI_DATA_DIR is the folder of data sets for every command.
 bool asks(const Assignment& a) { return !a.is_of_file() && a.source != "DEMI_DATA_DIR"; }
 
 }  // namespace

@@ -18,9 +18,9 @@ DEMI_API std::string why_without_effect(const Config& config, std::string_view s
 /// this run. A recipe and a file have values for all settings, and ask for none of them.
 DEMI_API void check_effects(const Config& config, std::span<const Assignment> given);
 
-/// Sets what a recipe says of its own optimizer (its betas and options) and of its own schedule
-/// (lengths that another has no use for) to the default, if the given settings name another one.
-/// What the given settings say themselves stays, and is checked.
+/// Sets the recipe's settings of its own optimizer (its betas and options) and of its own schedule
+/// (lengths that another does not use) to the default, if the given settings name another one.
+/// Given settings stay, and are checked.
 DEMI_API void leave_out_for_others(Config& recipe, std::span<const Assignment> given);
 
 }  // namespace demi::settings

@@ -8,7 +8,7 @@
 #include "lab/data/kind.h"
 #include "lab/settings/config.h"
 
-// What the models bring to the settings of a run (models::ModelInfo::settings).
+// The models' part of a run's settings (models::ModelInfo::settings).
 namespace demi::settings {
 
 /// The settings of the models that read such data, each name once: the first kind of data, as

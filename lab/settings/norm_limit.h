@@ -8,8 +8,8 @@
 
 namespace demi::settings {
 
-/// What --skip-norm-above says: "5" is a bound, "6sd" six standard deviations, "0" no limit. Throws
-/// UsageError for another text.
+/// The limit that --skip-norm-above sets: "5" is a bound, "6sd" six standard deviations, "0" no
+/// limit. Throws UsageError for another text.
 DEMI_API std::optional<optim::NormLimit> norm_limit_of(std::string_view text,
                                                        std::string_view source);
 

@@ -38,7 +38,7 @@ std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayG
   if (config.decay_by_rule)
     groups.emplace_back(parameters.no_decay,
                         std::make_unique<Options>(Options(options).weight_decay(0)));
-  // The groups' options are whole: what they leave at its default inherits nothing.
+  // The groups' options are whole: options at their default inherit nothing.
   auto made = std::make_unique<Mine>(groups, Options(), step);
   set_betas(*made, config.betas);
   set_optimizer_options(*made, config.optimizer_options);

@@ -36,7 +36,7 @@ struct OptimizerKind {
   void check(const Config& config) const;
 };
 
-/// All of them, in the order in which help shows them.
+/// All optimizers, in the order in which help shows them.
 DEMI_API std::span<const OptimizerKind> optimizer_kinds();
 
 /// Throws UsageError with the nearest right name.

@@ -10,7 +10,7 @@ struct Settings {
   std::initializer_list<std::string_view> names;
 };
 
-// Of all parts but the model.
+// The settings of all parts but the model.
 const Settings kParts[] = {
     {Part::kPrecision, {"precision"}},
     {Part::kLossScale, {"loss-scale"}},

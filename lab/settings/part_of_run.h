@@ -9,9 +9,9 @@
 
 namespace demi::settings {
 
-/// What part of a training run a setting is about.
+/// The part of a training run that a setting is about.
 enum class Part {
-  kModel,        // network, data, and how they compute: whatever is done with the model
+  kModel,        // network, data, and how they compute: for any use of the model
   kPrecision,    // which several runs of one command have each
   kLossScale,    // likewise
   kStep,         // the batches of training, and what a step does with them

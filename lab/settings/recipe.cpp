@@ -129,7 +129,7 @@ Config imdb_lstm() {
   return c;
 }
 
-// As llm.c trains it on 10 billion tokens of FineWeb (discussion 481 there).
+// GPT-2 as llm.c trains it on 10 billion tokens of FineWeb (discussion 481 there).
 Config gpt2() {
   Config c;
   c.model = "gpt";
@@ -258,7 +258,7 @@ Config config_of_file(const models::ImportedFile& file) {
   const imported::GraphSummary& graph = file.summary.graphs.front();
   const auto& sizes = graph.arguments.front().sizes;
   if (file.info.reads == data::Kind::rows) {
-    // Of a network that computes its loss the second input is the target.
+    // A network that computes its loss has the target as its second input.
     const auto target = graph.arguments.size() == 2 ? graph.arguments[1].sizes
                         : graph.outputs == 1        ? graph.output_sizes[0]
                                                     : std::vector<imported::SizeSummary>();

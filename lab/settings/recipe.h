@@ -29,7 +29,7 @@ struct Recipe {
   std::vector<std::pair<std::string, std::string>> on_gpu = {};
 };
 
-/// What changes a recipe's settings.
+/// Circumstances that change a recipe's settings.
 struct Circumstances {
   bool starts_from_weights = false;  // from saved weights instead of new ones
   bool on_gpu = false;               // the run is on one
@@ -38,10 +38,10 @@ struct Circumstances {
 /// The recipe's settings, with those of `on_gpu` and of `fine_tuning` where they hold.
 DEMI_API Config config_of(const Recipe& recipe, Circumstances circumstances);
 
-/// All of them, in the order in which `demi train --list` shows them.
+/// All recipes, in the order in which `demi train --list` shows them.
 DEMI_API std::span<const Recipe> recipes();
 
-/// The recipe of that name. Of a file with a network from Python, the one that trains it on data
+/// The recipe of that name. For a file with a network from Python it trains that network on data
 /// that are still to be named: sizes are the file's, the rest are the settings' defaults. Throws
 /// UsageError with the nearest right name, and as models::imported_file.
 DEMI_API const Recipe& find_recipe(std::string_view name);

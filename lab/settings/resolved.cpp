@@ -71,7 +71,8 @@ void check_moments(const Config& config) {
                     .advice = "leave out --moments, or set --momentum"});
 }
 
-// Of fp16 there is split alone, and without their region weights of 16 bits meet FP32.
+// Refuses weight modes that do not fit: fp16 has split alone, and without their region weights of
+// 16 bits meet FP32.
 void check_weight_mode(const Config& config, const Precision& precision) {
   if (config.weight_mode == "master") return;
   const bool fits = precision.shipped() == at::kBFloat16 ||
@@ -185,7 +186,7 @@ int64_t steps_of_schedule(const Config& config, int64_t steps_per_epoch) {
   return std::max<int64_t>(steps_per_epoch * scheduled_epochs(config), 1);
 }
 
-// A schedule of so many steps, past which the rate is 0 or there is none.
+// Requires enough steps of a schedule: past its last step the rate is 0, or there is none.
 void require_steps(const Resolved& run, int64_t steps_per_epoch) {
   const Config& config = run.config;
   const int64_t all = steps_per_epoch * config.epochs;
@@ -198,8 +199,8 @@ void require_steps(const Resolved& run, int64_t steps_per_epoch) {
                     .advice = "as many --schedule-steps or more, fewer --steps, or --min-lr"});
 }
 
-// Steps of the warm-up, and what the rate is divided by: nanoGPT's rises to --lr in the step after
-// the warm-up (train.py, get_lr), that of epochs in its last one.
+// Steps of the warm-up, and the divisor of the rate: nanoGPT's rises to --lr in the step after the
+// warm-up (train.py, get_lr), a warm-up of epochs in its last step.
 struct WarmUp {
   int64_t steps, whole;
 };

@@ -27,8 +27,8 @@
 
 namespace demi::settings {
 
-/// One run of a config with its words looked up, once: what reads data, trains and tests takes
-/// this. The config stays for its numbers, and as what is saved.
+/// A run of a config with its words looked up, once, for reading data, training and testing. The
+/// config stays for its numbers, and as what is saved.
 struct Resolved {
   Config config;       // of this run alone: its precision, loss scale and parts are those of `spec`
   RunSpec spec;        // precision, loss scale and label of the run
@@ -57,15 +57,15 @@ DEMI_API Config config_of(const Config& config, const RunSpec& run);
 /// Whether the network computes its loss itself: it is a file, and its output is "loss".
 DEMI_API bool has_own_loss(const Config& config);
 
-/// What its word for the best test result means; validation_loss is test_loss.
+/// The meaning of its word for the best test result; validation_loss is test_loss.
 DEMI_API train::BestBy best_by(const Config& config);
 
-/// LibTorch's settings as the config has them. Not given: FP32's precision where the config says
-/// auto, the number of threads where it says 0. cuDNN times no algorithms in a deterministic run.
+/// LibTorch's settings as the config has them. Not set: FP32's precision if the config has auto,
+/// the number of threads if it has 0. cuDNN times no algorithms in a deterministic run.
 DEMI_API Backends backends_of(const Config& config);
 
-/// That run of the config. Throws UsageError with the nearest right name for a word that is none,
-/// and as OpPolicy::from_file.
+/// Looks up that run of the config. Throws UsageError with the nearest right name for an unknown
+/// word, and as OpPolicy::from_file.
 DEMI_API Resolved resolve(const Config& config, const RunSpec& run, c10::Device device = c10::kCPU);
 /// The run of its own that the config names.
 DEMI_API Resolved resolve(const Config& config, c10::Device device = c10::kCPU);

@@ -98,7 +98,7 @@ void set_variant(RunSpec& run, std::string_view text, std::string_view whole) {
                       .seen = whole,
                       .accepted = "a mixed precision: fp16, bf16"});
   variant->set(run, value);
-  // One label for one run: scale=128 for scale=128.0.
+  // A run has one label: scale=128 for scale=128.0.
   run.label.append(":").append(name);
   if (has_value) run.label.append("=").append(name == "scale" ? to_text(run.loss_scale) : value);
 }

@@ -9,7 +9,7 @@
 
 namespace demi::settings {
 
-/// One run of a comparison: a precision with variants after colons, such as `fp16:no-scaler`,
+/// A run of a comparison: a precision with variants after colons, such as `fp16:no-scaler`,
 /// `fp16:scale=128`, `bf16:no-autocast`.
 struct RunSpec {
   /// The text, with Lightning's names replaced by demi's: the name of row, curve and files.
@@ -21,7 +21,7 @@ struct RunSpec {
   bool skip = true;              // no-skip: false
   std::string fp32_part = {};    // fp32-part=NAME; several by comma, as Config::fp32_part
   std::string op_policy = {};    // op-policy=FILE
-  std::string weight_mode = {};  // split, split24, stochastic: as --weight-mode; empty: not said
+  std::string weight_mode = {};  // split, split24, stochastic: as --weight-mode; empty: not given
 };
 
 /// A run in that precision, without a variant.
@@ -35,11 +35,10 @@ DEMI_API RunSpec parse_run(std::string_view text);
 /// one name.
 DEMI_API std::vector<RunSpec> parse_runs(std::string_view text);
 
-/// As parse_loss_scale reads it.
+/// The text that parse_loss_scale reads.
 DEMI_API std::string to_text(const LossScale& scale);
 
-/// The same run as options of `demi train`: "fp16:scale=128" gives "--precision fp16 --loss-scale
-/// 128".
+/// The run as options of `demi train`: "fp16:scale=128" gives "--precision fp16 --loss-scale 128".
 DEMI_API std::string typed_options(std::string_view run);
 
 /// A run's label as part of a file name: "fp16:scale=128" becomes "fp16-scale-128".

@@ -26,14 +26,14 @@ optim::lr::Schedule linear_rate(const Config& config, int64_t steps, int64_t) {
   };
 }
 
-// The same rate for a whole epoch.
+// The cosine by epochs: the rate stays the same for a whole epoch.
 optim::lr::Schedule cosine_rate(const Config& config, int64_t steps, int64_t steps_per_epoch) {
   const int64_t epochs = (steps - 1) / steps_per_epoch + 1;
   return [rule = optim::lr::cosine(epochs, config.min_lr), steps_per_epoch](
              int64_t step, double base) { return rule(step / steps_per_epoch, base); };
 }
 
-// Past its end the least rate stays, where optim::lr::cosine rises again.
+// The cosine by steps. Past its end the least rate stays, where optim::lr::cosine rises again.
 optim::lr::Schedule cosine_by_step_rate(const Config& config, int64_t steps, int64_t) {
   return [rule = optim::lr::cosine(steps, config.min_lr), steps](int64_t step, double base) {
     return rule(std::min(step, steps), base);

@@ -27,7 +27,7 @@ struct ScheduleKind {
   optim::lr::Schedule (*momentum)(const Config& config, int64_t steps) = nullptr;
 };
 
-/// All of them, in the order in which help shows them.
+/// All schedules, in the order in which help shows them.
 DEMI_API std::span<const ScheduleKind> schedule_kinds();
 
 /// Throws UsageError with the nearest right name.

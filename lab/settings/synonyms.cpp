@@ -9,7 +9,7 @@
 namespace demi::settings {
 namespace {
 
-// What other programs call a setting.
+// Other programs' names of a setting.
 constexpr std::pair<std::string_view, std::string_view> kSynonyms[] = {
     {"accumulate-grad-batches", "accumulate"},
     {"amp", "precision"},

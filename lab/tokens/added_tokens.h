@@ -22,13 +22,13 @@ struct AddedToken {
   bool operator==(const AddedToken&) const = default;
 };
 
-/// Finds added tokens in a text: the first place counts, and of several there the longest. One pass
-/// over the text, however many tokens there are.
+/// Finds added tokens in a text: the first place counts, and the longest token there. Makes one
+/// pass over the text for any number of tokens.
 class AddedTokens {
  public:
   explicit AddedTokens(std::vector<AddedToken> all);
 
-  /// Where the next one begins, at `from` or behind it, and which it is; the end, if there is none.
+  /// The offset of the next one, at `from` or behind it, and the token; the end, if there is none.
   std::pair<std::size_t, const AddedToken*> next(std::string_view text, std::size_t from) const;
 
  private:

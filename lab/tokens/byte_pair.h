@@ -13,7 +13,7 @@
 
 namespace demi::tokens {
 
-/// What makes a byte-level byte pair encoder (Sennrich, Haddow, Birch, "Neural machine translation
+/// The data of a byte-level byte pair encoder (Sennrich, Haddow, Birch, "Neural machine translation
 /// of rare words with subword units", ACL 2016, section 3.2; bytes as symbols: Radford et al.
 /// 2019). Symbols are texts in GPT-2's form: each byte is a printable character (byte_symbol), so
 /// that no symbol holds white space.

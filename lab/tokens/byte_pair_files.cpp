@@ -74,9 +74,9 @@ bool adds_nothing(const json& processor) {
          single[0]["Sequence"].value("id", "") == "A";
 }
 
-/// The rules that this tokenizer does not have: text would be other tokens in silence. With all
-/// bytes among the symbols (byte_pair_tokenizer) nothing is unknown, so that unk_token, fuse_unk
-/// and byte_fallback are not used.
+/// Refuses rules that this tokenizer lacks: text would silently become other tokens. With all bytes
+/// among the symbols (byte_pair_tokenizer) nothing is unknown, so that unk_token, fuse_unk and
+/// byte_fallback are not used.
 void want_rules_of_gpt2(const json& file, const json& model, const Wrong& wrong) {
   want_no_others(file, "the file",
                  {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
@@ -127,7 +127,7 @@ std::vector<AddedToken> added_of(const json& file, const Wrong& wrong) {
   return added;
 }
 
-/// What the files beside a vocabulary say, too.
+/// Adds the tokens and settings of the files beside a vocabulary.
 void add_special_tokens(BytePairs& pairs, const fs::path& folder, bool is_whole) {
   const SpecialTokens more = read_special_tokens(folder, is_whole);
   const Wrong wrong{folder / "tokenizer_config.json"};

@@ -53,7 +53,7 @@ inline void fuzz_beside(const char* name, std::string_view bytes) {
   use(byte_pair_tokenizer(read_byte_pairs(folder.path() / "vocab.json")).get());
 }
 
-/// What a model's file holds of its tokenizer.
+/// Reads a model file's texts of its tokenizer.
 inline void fuzz_texts(std::string_view bytes) {
   TokenizerTexts texts = texts_of(few_pairs());
   texts.merges = std::string(bytes);

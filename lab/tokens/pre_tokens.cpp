@@ -24,7 +24,7 @@ Character character_at(std::string_view text, std::size_t at) {
   return {bytes, lab::is_white_space(code) ? Class::space : Class::other};
 }
 
-/// Where the characters of that class end that begin at `at`.
+/// The end of the characters of that class that begin at `at`.
 std::size_t end_of_run(std::string_view text, std::size_t at, Class kind) {
   for (Character c; at < text.size(); at += c.bytes) {
     c = character_at(text, at);

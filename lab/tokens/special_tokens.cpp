@@ -23,7 +23,7 @@ json object_if_there(const fs::path& file) {
   return fs::exists(file) ? object_in(file) : json::object();
 }
 
-/// Of a text, or of an object with one as `content`.
+/// The token of a text, or of an object with one as `content`.
 AddedToken token_of(const json& token, const WrongTokenizer& wrong) {
   const json text = token.is_object() ? token.value("content", json()) : token;
   if (!text.is_string())

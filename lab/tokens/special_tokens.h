@@ -9,7 +9,8 @@
 
 namespace demi::tokens {
 
-/// Which texts are one token, and what else the files beside a vocabulary say of its tokenizer.
+/// The texts that are one token, and the other settings of the tokenizer in the files beside a
+/// vocabulary.
 struct SpecialTokens {
   std::vector<AddedToken> numbered;  // by tokenizer_config.json and added_tokens.json
   std::vector<std::string> named;  // bos_token and the like, which have a number in the vocabulary
@@ -20,8 +21,8 @@ struct SpecialTokens {
 /// Reads tokenizer_config.json, special_tokens_map.json and added_tokens.json, as far as they are
 /// there. `is_whole`: beside tokenizer.json, which names the tokens of its class itself; else a
 /// class that is not GPT-2's is refused, and <|endoftext|> is unk_token, bos_token and eos_token
-/// where nothing else is said. Throws DataError by its name for what makes other numbers of a text:
-/// add_bos_token, add_eos_token, blanks that belong to a token.
+/// unless they are set. Throws DataError, with its name, for a setting that would give a text other
+/// numbers: add_bos_token, add_eos_token, blanks that belong to a token.
 SpecialTokens read_special_tokens(const std::filesystem::path& folder, bool is_whole);
 
 }  // namespace demi::tokens

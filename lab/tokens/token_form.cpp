@@ -53,7 +53,7 @@ TokenForm form_of_llm_c(const FileBytes& file, int32_t version, TokenType type) 
   return {kHeaderBytes, type};
 }
 
-/// What follows a key in numpy's header, a Python dictionary: "'descr': '<u2', ...".
+/// The text after a key in numpy's header, a Python dictionary: "'descr': '<u2', ...".
 std::string_view entry_of(std::string_view header, std::string_view key) {
   const std::size_t found = header.find(key);
   if (found == std::string_view::npos) return "";
@@ -123,7 +123,7 @@ std::optional<TokenType> megatron_type(uint8_t code) {  // its enum DType
   }
 }
 
-/// Megatron-LM's .bin has tokens alone; the .idx beside it says of which dtype and how many
+/// Megatron-LM's .bin has tokens alone; the .idx beside it has their dtype and their number
 /// (megatron/core/datasets/indexed_dataset.py): magic, version 1, dtype, sequences, documents, then
 /// the length of each sequence.
 std::optional<TokenForm> form_of_megatron(const FileBytes& file) {
@@ -162,7 +162,7 @@ bool is_of_text(char byte) {
   return (code >= 0x20 && code < 0x7F) || code == '\n' || code == '\r' || code == '\t';
 }
 
-/// What is no token file by its first bytes.
+/// Refuses a file that is no token file by its first bytes.
 void require_tokens(const FileBytes& file) {
   struct Other {
     std::string_view magic, name;

@@ -7,7 +7,7 @@
 
 namespace demi::tokens {
 
-/// How a token is stored, little-endian.
+/// The type of a stored token, little-endian.
 enum class TokenType { u8, u16, u32, i32, i64 };
 
 constexpr int64_t bytes_of(TokenType type) {
@@ -25,7 +25,7 @@ constexpr int64_t bytes_of(TokenType type) {
   return 0;
 }
 
-/// How a file holds its tokens: one after the other, behind a header.
+/// The form of a token file: tokens one after the other, behind a header.
 struct TokenForm {
   int64_t header = 0;  // bytes
   TokenType type = TokenType::u16;

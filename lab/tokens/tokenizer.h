@@ -36,8 +36,8 @@ class DEMI_API Tokenizer {
   /// Throws DataError with the offset: text that is not UTF-8, a character that it does not know.
   virtual std::vector<int32_t> encode(std::string_view text) const = 0;
 
-  /// The bytes of these tokens in a row. Those of one token need not be UTF-8 by themselves: a
-  /// character may be several tokens. Throws UsageError for a number that is none.
+  /// The bytes of these tokens in a row. The bytes of one token need not be UTF-8 by themselves: a
+  /// character may be several tokens. Throws UsageError for a number that is no token.
   virtual std::string decode(std::span<const int32_t> tokens) const = 0;
 };
 
@@ -45,7 +45,7 @@ class DEMI_API Tokenizer {
 /// text that is not UTF-8, fewer than two distinct characters.
 DEMI_API std::unique_ptr<Tokenizer> characters_of(std::string_view text);
 
-/// A token is a byte, whatever it means: 256 of them.
+/// A tokenizer whose tokens are the 256 bytes.
 DEMI_API std::unique_ptr<Tokenizer> bytes();
 
 /// The tokenizer whose texts() these are; null without a name, and of byte pairs without their

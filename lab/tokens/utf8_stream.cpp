@@ -32,7 +32,7 @@ Start start_of(unsigned char first) {
   return {};
 }
 
-/// How many bytes from `at` on begin a character, of which there may be more.
+/// The number of bytes from `at` on that begin a character, which may have more bytes.
 std::size_t begun(std::string_view text, std::size_t at) {
   const auto byte = [&](std::size_t i) { return static_cast<unsigned char>(text[at + i]); };
   const Start start = start_of(byte(0));

@@ -11,12 +11,12 @@ namespace demi::tokens {
 /// themselves.
 class DEMI_API Utf8Stream {
  public:
-  /// What is whole by now. What cannot become UTF-8 is U+FFFD, one for each longest part that
-  /// begins a character (The Unicode Standard, section 3.9, U+FFFD Substitution of Maximal
-  /// Subparts), as Python's decode(errors="replace") has it.
+  /// Adds bytes, and returns the characters that are whole by now. Bytes that cannot become UTF-8
+  /// are U+FFFD, one for each longest part that begins a character (The Unicode Standard, section
+  /// 3.9, U+FFFD Substitution of Maximal Subparts), as by Python's decode(errors="replace").
   std::string add(std::string_view bytes);
 
-  /// The end: a character that is not whole is U+FFFD.
+  /// Ends the text: a character that is not whole is U+FFFD.
   std::string finish();
 
  private:

@@ -16,10 +16,10 @@
 // The values of a struct by name, as options, files and variables give them: in texts.
 namespace demi::values {
 
-/// One value of an options struct.
+/// A value of an options struct.
 template <class Options>
 struct Setting {
-  /// As an option: batch-size; in a file: batch_size; in the environment: DEMI_BATCH_SIZE.
+  /// The name: batch-size as an option, batch_size in a file, DEMI_BATCH_SIZE in the environment.
   std::string name;
   std::string help;      // one sentence with unit and range
   std::string type;      // of the value, for --help: INT, FLOAT, TEXT; "" of a flag
@@ -54,7 +54,7 @@ DEMI_API int64_t parse_whole(std::string_view text, std::string_view source, int
 /// The finite number of that text in [low, high]. Throws UsageError.
 DEMI_API double parse_real(std::string_view text, std::string_view source, double low, double high);
 
-/// In the fewest digits that give the number again.
+/// The number in the fewest digits that give it again.
 DEMI_API std::string to_text(double value);
 
 /// true, 1, yes, on; false, 0, no, off. Throws UsageError.
@@ -109,7 +109,7 @@ Setting<Options> words(std::string name, std::string Options::*field, std::strin
           .accepted = accepted};
 }
 
-/// One of a few values, each by its word.
+/// A setting with a few values, each by its word.
 template <class Options, class Value>
 Setting<Options> one_of(std::string name, Value Options::*field,
                         std::vector<std::pair<std::string, Value>> known, std::string help) {

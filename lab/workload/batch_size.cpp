@@ -24,13 +24,13 @@ namespace demi::workload {
 namespace {
 
 constexpr double kShare = 0.8;  // of what is free
-// What a heap takes in the end for the holes between its blocks: over what a trial takes, whose
-// steps are few, and over the data, which are one block. Of steps, fashion-cnn took 1.18 times (12
+// The factor of a heap's holes between its blocks, in the end: over the memory of a trial, whose
+// steps are few, and over the data, which are one block. Measured on fashion-cnn: 1.18 times (12
 // steps) to 1.36 times (and a test).
 constexpr double kHeapOfSteps = 1.35, kHeapOfData = 1.1;
 constexpr int64_t kTrialSteps = 4;
 
-// One batch, made of the examples of a smaller one again and again.
+// A batch made of the examples of a smaller one again and again.
 class OneBatch : public data::Loader {
  public:
   OneBatch(const data::Batch& some, int64_t size) {
@@ -49,9 +49,9 @@ class OneBatch : public data::Loader {
   data::Batch batch_;
 };
 
-// What `work` takes above the memory in use before the search (`resident_before`): bytes of tensors
-// or, on a CPU, those of the process if they are more. Tensors beyond the limit throw, since a
-// system that overcommits memory would end the process.
+// Memory that `work` takes above that in use before the search (`resident_before`): bytes of
+// tensors or, on a CPU, those of the process if they are more. Tensors beyond the limit throw,
+// since a system that overcommits memory would end the process.
 double taken_by(const std::function<void()>& work, c10::Device device, int64_t limit,
                 int64_t resident_before) {
   profile::quiet_down(device);
@@ -120,8 +120,8 @@ bool is_out_of_memory(const std::exception& error) {
 
 namespace {
 
-// The largest size between two trials, of which the smaller one fits: by the line through both, and
-// again until a tenth is left. Each trial is smaller than one that was taken.
+// The largest size between two trials, of which the smaller one fits: by the line through both,
+// repeated until a tenth is left. Each trial is smaller than an earlier one.
 int64_t between(const std::function<double(int64_t)>& peak, double room, int64_t fits,
                 double at_fits, int64_t beyond, double at_beyond) {
   while (10 * beyond > 11 * fits + 10) {
@@ -189,8 +189,9 @@ int64_t find_batch_size(const settings::Resolved& run, const Workload& workload,
   };
   const data::Batch some = widest_batch(*workload.train);
   int64_t most = std::max<int64_t>(workload.train->examples(), 1);
-  // Synthetic data are made for the batch size, so memory alone sets it; they lie in the memory of
-  // the host and of the device as long as the run lasts. Those here are of a provisional size.
+  // Synthetic data are made for the batch size, so memory alone sets it; they are held in the
+  // memory of the host and of the device as long as the run lasts. The data here have a provisional
+  // size.
   const int64_t batches = config.dry_run ? 2 * settings::batches_of_step(config) : config.batches;
   const double data_of_one =
       kHeapOfData * static_cast<double>(batches * settings::synthetic_bytes(config));

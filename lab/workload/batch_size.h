@@ -16,14 +16,14 @@ namespace demi::workload {
 /// Whether the exception says that memory ran out, of a device or of the host.
 DEMI_API bool is_out_of_memory(const std::exception& error);
 
-/// One trial of the search: four training steps with a batch of that size.
+/// A trial of the search: four training steps with a batch of that size.
 struct BatchTrial {
   int64_t size = 0;         // examples of a batch
   double needed_bytes = 0;  // by a whole run; infinite: memory ran out
   double room_bytes = 0;    // that the run may take
 };
 
-/// What the search for a batch size is given.
+/// Options of the search for a batch size.
 struct BatchSearch {
   /// Free memory of the device; 0: profile::free_memory().
   int64_t free_bytes = 0;

@@ -17,7 +17,8 @@ namespace demi::workload {
 /// the model gpt, and the tokenizer beside it. Throws DataError as huggingface::read_description.
 ModelTexts texts_of_huggingface(const std::filesystem::path& folder);
 
-/// With the weights, under the names of models::GPT. Throws DataError as huggingface::read_model.
+/// Reads the model with its weights, under the names of models::GPT. Throws DataError as
+/// huggingface::read_model.
 ModelFile read_huggingface(const std::filesystem::path& folder);
 
 /// Options of `demi export`.
@@ -26,7 +27,7 @@ struct ExportOptions {
   int64_t shard_bytes = 5'000'000'000;        // of a file at most, but for one larger tensor
 };
 
-/// What was written.
+/// The result of an export.
 struct Exported {
   std::string kind;                // GPT-2, Llama
   int64_t parameters = 0;          // of the network

@@ -79,7 +79,8 @@ void require_examples(const std::string& name, const InputSummary& input,
              "an example of these data");
 }
 
-/// Texts are cut at the longest that the network takes: only where somebody said so.
+/// Requires --max-length for a network that takes texts up to a length: texts are cut only on
+/// request.
 void require_length(const std::string& name, const InputSummary& input,
                     const settings::Resolved& run) {
   if (run.data->kind != data::Kind::texts || !input.sizes[1].has_most()) return;
@@ -168,7 +169,7 @@ data::Batch with_target(data::Batch batch, const settings::Resolved& run, const 
 
 void require_output(const std::string& name, const at::Tensor& output, int64_t examples,
                     const settings::Resolved& run, const Workload& workload) {
-  // As Python returns it: the network has put the tokens second.
+  // The output as Python returns it: the network has put the tokens second.
   const bool is_of_tokens = run.data->kind == data::Kind::tokens && output.dim() == 3;
   const std::vector<int64_t> sizes = (is_of_tokens ? output.transpose(1, 2) : output).sizes().vec();
   const std::string seen = fmt::format("({})", fmt::join(sizes, ", "));

@@ -60,7 +60,7 @@ Table network_table(const models::ImportedFile& file, const std::vector<std::str
   return table;
 }
 
-// What an operation computes in, in a region, by its name without an overload.
+// The precision of an operation in a region, by its name without an overload.
 class Precisions {
  public:
   explicit Precisions(c10::Device device) {
@@ -121,7 +121,7 @@ Table operation_table(const GraphSummary& graph, c10::Device device) {
   return table;
 }
 
-// A dtype that Python chose when it was exported, as that of another tensor.
+// The casts to a dtype that Python chose when it was exported, as that of another tensor.
 std::vector<std::string> casts_of(const GraphSummary& graph) {
   std::vector<std::string> casts;
   for (const OperationSummary& operation : graph.operations)

@@ -14,9 +14,9 @@ namespace demi::workload {
 /// "a, b, c, and 4 more"
 std::string first_few(const std::vector<std::string>& names);
 
-/// What a network from Python is, to be looked at before it is trained: its inputs, outputs and
-/// parameters; which operations compute in which precision in a region on that device, and in which
-/// modules; the casts that were fixed when it was exported. `notes` are what is not known
+/// Tables about a network from Python, to be read before it is trained: its inputs, outputs and
+/// parameters; the precisions and modules in which its operations compute in a region on that
+/// device; the casts that were fixed when it was exported. `notes`: what the file leaves open
 /// (ImportedModel::notes).
 DEMI_API std::vector<report::Table> tables_of(const models::ImportedFile& file,
                                               const std::vector<std::string>& notes,

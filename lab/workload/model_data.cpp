@@ -30,7 +30,7 @@ std::string numbered(const std::vector<std::string>& classes, std::size_t number
   return number < classes.size() ? fmt::format("\"{}\"", classes[number]) : "no class";
 }
 
-// As JSON has it: characters such as a line's end are in it.
+// The text as a JSON string: it shows characters such as a line's end.
 std::string escaped(const std::string& text) { return nlohmann::json(text).dump(); }
 
 std::string form(const DataShape& shape) {

@@ -13,16 +13,16 @@
 
 namespace demi::workload {
 
-/// What a file says of its model's data; null for an older file and for a model of rows.
+/// The data of a file's model; null for an older file and for a model of rows.
 DEMI_API std::shared_ptr<const ModelData> data_of_model(const ModelTexts& texts,
                                                         const std::filesystem::path& file);
 
-/// As data_of_model(), for the newest checkpoint of a folder of checkpoints, or for one checkpoint;
-/// null also where there is none yet. A damaged one is passed over. Throws DataError, as
+/// The data_of_model() of the newest checkpoint of a folder of checkpoints, or of one checkpoint;
+/// null also if there is none yet. A damaged one is passed over. Throws DataError, as
 /// read_model_texts.
 DEMI_API std::shared_ptr<const ModelData> data_of_checkpoint(const std::filesystem::path& path);
 
-// Refusals: DataError with what the model's file says and what the data are.
+// Refusals: DataError with the value in the model's file and that of the data.
 
 /// Pictures, texts, tokens or rows.
 void require_same_kind(const ModelData& model, const data::DataSet& data);

@@ -70,7 +70,7 @@ Json json_of(const values::Setting<values::Texts>& setting, const values::Texts&
   return read_ordered_json(text);
 }
 
-// What shapes the network besides its data.
+// The settings that shape the network, besides its data.
 Json network_json(const ModelDescription& model) {
   const settings::Config& config = model.network;
   Json json{{"name", config.model}};
@@ -119,7 +119,7 @@ InputRule input_of(const Value& json, ModelDescription& model) {
   return input;
 }
 
-// The same as text. Files that are older than the setting have its default.
+// The setting's value as text. Files that are older than the setting have its default.
 std::string text_of(const Value& network, const models::ModelSetting& own) {
   const Json absent = json_of(own.setting, {});
   if (own.setting.is_flag) return network.value(own.key, absent.get<bool>()) ? "true" : "false";
@@ -199,8 +199,8 @@ void require_tokenizer(const Refusal& refuse, const Value& input) {
            fmt::format("{} {}", kTokenizer, kTokenizerVersion), "update demi");
 }
 
-/// Sizes beyond what a run may have would be asked of the memory; a std without its mean would
-/// leave pictures half normalised.
+/// Refuses sizes that no run may have, which would be allocated, and a std without its mean, which
+/// would leave pictures half normalised.
 void require_pictures(const Refusal& refuse, const ModelDescription& model) {
   constexpr int64_t kMost = 1 << 15;  // --image-size
   if (model.input.kind != Kind::pictures) return;
@@ -281,7 +281,7 @@ void read_description(const Refusal& refuse, const checkpoint::Metadata& metadat
         vocabulary_of(refuse, text_of(refuse, metadata, kVocabulary), *texts.description);
 }
 
-/// Both texts say what the network is; of a file that was edited they may say two things.
+/// Requires that both texts describe the same network; in a file that was edited they may differ.
 void require_same_network(const Refusal& refuse, const std::string& said,
                           const ModelDescription& model, const settings::Config& run) {
   const nlohmann::json document = read_json(said);

@@ -19,28 +19,29 @@ namespace demi::workload {
 /// The version of the texts below that is written, and the newest that can be read.
 inline constexpr int64_t kModelFileVersion = 1;
 
-/// What a model is and how it is used, without the data that it was trained on.
+/// The description of a model and of its use, without the data that it was trained on.
 struct ModelDescription {
   settings::Config network;          // of it, what make_network reads: model, hidden, pool, ...
   DataShape shape;                   // what the data decided
   std::vector<std::string> classes;  // by number; empty of a regression
   InputRule input;                   // how examples become its input
-  /// As Config::loss and Config::precision of its run.
+  /// Config::loss and Config::precision of its run.
   std::string loss = {}, precision = {};
   bool is_average = false;                // the file's weights are the moving average
   tokens::TokenizerTexts tokenizer = {};  // of a running text
-  /// Of a network from Python: imported::FileSummary::identity of its .pt2 file; empty: not known.
+  /// The identity of a network from Python: imported::FileSummary::identity of its .pt2 file;
+  /// empty: not known.
   std::string identity = {};
 };
 
-/// What a model file says, without its tensors.
+/// The content of a model file, without its tensors.
 struct ModelTexts {
   settings::Config config;                             // of the run
   Precision precision;                                 // of its run
   std::optional<ModelDescription> description;         // none of an older file
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null: an older file, or no texts
-  /// Of a folder of Hugging Face's, which says nothing of a run: `config` is the network alone. The
-  /// model may have more tokens than the tokenizer.
+  /// Whether it is a folder of Hugging Face's, which describes no run: `config` is the network
+  /// alone. The model may have more tokens than the tokenizer.
   bool is_huggingface = false;
   std::string no_tokenizer = {};  // of such a folder: why
 };
@@ -57,7 +58,7 @@ struct ModelTexts {
 /// Throws DataError for a class or a word that is not UTF-8.
 DEMI_API checkpoint::Metadata model_texts(const ModelDescription& description,
                                           const data::Vocabulary* vocabulary);
-/// The same of a run and its data.
+/// The texts of a run and its data, as above.
 DEMI_API checkpoint::Metadata model_texts(const settings::Resolved& run, const Workload& workload,
                                           bool is_average);
 

@@ -36,7 +36,7 @@ bool is_other_network(const settings::Config& config, const std::string& identit
   return !identity.empty() && network_identity(config) != identity;
 }
 
-// Where the file is that nobody named.
+// The path of the file if it is not given.
 fs::path place_of(const settings::Config& config, const fs::path& weights) {
   const fs::path folder = fs::absolute(weights).parent_path();
   const fs::path name = fs::path(config.model).filename();

@@ -52,7 +52,7 @@ void fit_channels(data::ImageLoaderOptions& options, int64_t channels) {
   options.std.resize(static_cast<std::size_t>(channels), options.std.back());
 }
 
-// One of the two may be missing.
+// The loaders of the two sets, of which one may be missing.
 Workload image_loaders(const settings::Config& config, const Reading& reading, DataShape& shape,
                        std::optional<data::ImageSet> training,
                        const std::optional<data::ImageSet>& test) {

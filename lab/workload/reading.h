@@ -12,10 +12,10 @@
 #include "lab/settings/config.h"
 #include "lab/workload/workload.h"
 
-// What the readers of each kind of data share: pictures, rows, texts, running_texts.
+// Types that the readers of each kind of data share: pictures, rows, texts, running_texts.
 namespace demi::workload {
 
-/// What is read, and where batches go.
+/// The data to read, and the device of the batches.
 struct Reading {
   const data::DataSet* data;
   c10::Device device;
@@ -24,7 +24,7 @@ struct Reading {
   bool test_alone = false;                           // of a saved one: nothing is trained
 };
 
-/// What a reader gives: the workload of a config without its network, for which it fills in
+/// The result of a reader: makes the workload of a config without its network, and fills in
 /// `shape`.
 using Loaders = std::function<Workload(const settings::Config& config, DataShape& shape)>;
 

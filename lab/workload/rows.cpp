@@ -35,14 +35,14 @@ Loaders random_rows(const Reading& reading, bool linear) {
                                     });
     Workload result;
     result.items = "rows";
-    // In place: a second copy would be the greatest tensor of the run.
+    // Scaled in place: a second copy would be the largest tensor of the run.
     const at::Tensor input = made.input.mul_(config.input_scale).to(reading.device),
                      target = made.target.to(reading.device);
     if (config.overfit_batches > 0)
       result.test =
           std::make_shared<data::TensorLoader>(input, target, overfit_order(config, reading));
     data::OrderOptions order = training_order(config, reading);
-    order.shuffle = false;  // they are random as they are
+    order.shuffle = false;  // they are random already
     result.train = with_workers(std::make_shared<data::TensorLoader>(input, target, order), config,
                                 reading.device);
     return result;

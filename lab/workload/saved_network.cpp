@@ -23,8 +23,8 @@ train::Network saved_network(const settings::Resolved& run, train::Network made,
   return made;
 }
 
-// What only a training reads may not fit the precision of an evaluation, or name a file that is
-// elsewhere now.
+// The settings for an evaluation. Settings that only a training reads may not fit the evaluation's
+// precision, or name a file that has moved.
 settings::Config for_evaluation(settings::Config config) {
   using settings::Part;
   static const settings::Config unset;

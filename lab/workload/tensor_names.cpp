@@ -95,7 +95,7 @@ std::optional<NamedTensors> with_names(const NamedTensors& file, const Change& c
   return all;
 }
 
-/// Behind which dot of the first name: what all names begin with ends there.
+/// The ends, behind dots of the first name, of the prefixes that all names begin with.
 std::vector<std::size_t> ends_of_prefixes(const NamedTensors& file) {
   std::vector<std::size_t> ends;
   const std::string& first = file.begin()->first;

@@ -9,7 +9,7 @@
 namespace demi::workload {
 namespace {
 
-// What a run on the texts of a corpus needs, without their loaders.
+// The workload of a run on the texts of a corpus, without their loaders.
 Workload text_workload(const data::TextCorpus& corpus, const settings::Config& config,
                        DataShape& shape) {
   shape.classes = static_cast<int64_t>(corpus.classes.size());

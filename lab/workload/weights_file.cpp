@@ -25,7 +25,7 @@ checkpoint::NamedTensors tensors_of(const torch::nn::Module& module) {
   return tensors;
 }
 
-// Whoever gets the file has the data elsewhere.
+// The config with base names of paths: elsewhere the data are in another place.
 settings::Config with_base_names(settings::Config config) {
   if (models::is_network_file(config.model))
     config.model = std::filesystem::path(config.model).filename();

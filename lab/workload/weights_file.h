@@ -31,7 +31,7 @@ DEMI_API int64_t save_shipped_weights(const torch::nn::Module& trained, torch::n
 DEMI_API void load_shipped_weights(torch::nn::Module& spare, const Precision& precision,
                                    const std::filesystem::path& file);
 
-/// What a weights file or a checkpoint says about the run that made it.
+/// The run of a weights file or a checkpoint.
 struct WeightsInfo {
   settings::Config config;
   Precision precision;

@@ -22,7 +22,8 @@ inline bool is_too_large(const std::exception& error) {
          text.find("overflow") != text.npos;
 }
 
-// What `make` gives. Where no memory holds it, the settings say so, not an allocator.
+// Returns what `make` returns. If no memory holds that, throws an error that names the settings in
+// place of the allocator's.
 template <class Make>
 auto within_memory(std::string_view what, const std::string& settings, const Make& make) {
   try {

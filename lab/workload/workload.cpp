@@ -24,7 +24,7 @@
 namespace demi::workload {
 namespace {
 
-// Recipes name their data; a network from Python is trained on what is named.
+// Refuses a network from Python without data: recipes name their data, such a network needs --data.
 [[noreturn]] void refuse_without_data(const models::ModelInfo& model) {
   std::string fitting;
   for (const data::DataSet& set : data::data_sets())
@@ -98,8 +98,8 @@ void require_loss(const settings::Resolved& run, std::size_t classes) {
     return;
   }
   if (classes == 0 && config.loss != "mse") refuse("mse");
-  // A network from Python has what its loss says, but the labels of two classes of texts are those
-  // of one logit.
+  // The loss decides the outputs of a network from Python, except that texts of two classes have
+  // the labels of one logit.
   const bool is_free = run.model->is_file && run.data->kind != data::Kind::texts;
   const bool one_logit =
       classes == 2 &&
@@ -214,7 +214,8 @@ Workload workload_of(const settings::Resolved& run, const Loaders& loaders, int6
   result.input.kind = run.data->kind;
   if (run.model->training_flop)
     result.flop_of_item = run.model->training_flop(model_options(config, shape));
-  if (settings::has_own_loss(config)) result.classes.clear();  // nothing says which output is whose
+  // The outputs of a network with a loss of its own have no known classes.
+  if (settings::has_own_loss(config)) result.classes.clear();
   require_all(run, config, result);
   result.make_network = [config, shape, device = run.device](uint64_t seed) {
     return make_network(config, shape, seed, device);

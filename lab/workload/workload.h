@@ -23,24 +23,23 @@ namespace demi::workload {
 
 /// Sizes of the network that its data decide; what a model does not have is ignored.
 struct DataShape {
-  /// Of pictures: channels, height and width. Of the answer: classes. Of texts: words or tokens
-  /// known.
+  /// Channels, height and width of pictures, classes of the answer, known words or tokens of texts.
   int64_t channels = 1, size = 28, classes = 10, vocabulary = 1;
 };
 
-/// How examples become the network's input.
+/// The rule by which examples become the network's input.
 struct InputRule {
   data::Kind kind = data::Kind::rows;  // what an example is
-  // Of pictures: (x / 255 - mean) / std of each channel; empty: 0 and 1.
+  // Pictures become (x / 255 - mean) / std of each channel; empty: 0 and 1.
   /// One for each channel.
   std::vector<double> mean = {}, std = {};
   bool from_photographs = false;  // scaled and cut (middle_of); else of the network's size already
-  // Of texts: BasicEnglish, and the first that many tokens; 0: all.
+  // Texts are split by BasicEnglish, and cut to the first that many tokens; 0: all.
   int64_t max_length = 0;  // tokens of a text
 };
 
-/// What a model's file says of its data. It counts instead of what the data's files say: texts get
-/// the numbers of its vocabulary, pictures its normalisation.
+/// The data of a model, in its file. They replace those in the data's files: texts get the numbers
+/// of its vocabulary, pictures its normalisation.
 struct ModelData {
   std::string file;                                    // for messages
   DataShape shape;                                     // sizes of its network
@@ -78,11 +77,11 @@ struct Workload {
   std::function<train::Network(uint64_t seed)> make_network;
 };
 
-/// How many of the likeliest classes make an example right, of `asked` as --top-k has it
-/// (train::top_k_of). Of a language model they are tokens, and 0 stays none.
+/// The number of likeliest classes among which the right one must be, from `asked` as --top-k has
+/// it (train::top_k_of). For a language model the classes are tokens, and 0 stays 0: none.
 DEMI_API int64_t top_k_of(const Workload& workload, int64_t asked);
 
-/// Of processes that train together, the one whose part of the data is read.
+/// The process, of those that train together, whose part of the data is read.
 struct RankPart {
   /// This process's number, from 0, and how many processes there are.
   int64_t rank = 0, ranks = 1;
@@ -94,10 +93,9 @@ using WorkloadMaker = std::function<Workload(int64_t batch_size)>;
 /// Reads both splits once. The maker holds them; synthetic data depend on the batch size and are
 /// made for each workload. Throws UsageError if model and data do not fit each other, DataError if
 /// a file is missing or damaged; the maker throws UsageError if the loss does not fit the data, or
-/// if the batch size is still to be found.
-/// The loaders give `part` of each batch; of the test examples the ranks leave none out.
-/// With a `model` throws DataError, with both, if the data have other classes than that, or
-/// pictures of another size.
+/// if the batch size is still to be found. The loaders give `part` of each batch; the ranks leave
+/// out no test example. With a `model` throws DataError, with both, if the data have other classes
+/// than that, or pictures of another size.
 DEMI_API WorkloadMaker read_data(const settings::Resolved& run, RankPart part = {},
                                  std::shared_ptr<const ModelData> model = nullptr);
 
@@ -105,7 +103,7 @@ DEMI_API WorkloadMaker read_data(const settings::Resolved& run, RankPart part = 
 DEMI_API Workload load_test_data(const settings::Resolved& run,
                                  std::shared_ptr<const ModelData> model);
 
-/// What the settings alone say of a run's pictures: all but the classes. For model files without
+/// The data of a run's pictures by its settings alone, without the classes. For model files without
 /// ModelData.
 DEMI_API ModelData data_of_settings(const settings::Config& config);
 

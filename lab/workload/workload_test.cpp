@@ -29,7 +29,7 @@ TEST(Workload, ModelDataAndLossMustFit) {
   EXPECT_THROW(load_workload(config, c10::kCPU), UsageError);
 }
 
-// What the issue of the workloads says of the models.
+// The numbers in the issue of the workloads.
 TEST(Workload, RecipesHaveThePublishedNumbersOfParameters) {
   const auto parameters = [](const char* recipe, const DataShape& shape) {
     int64_t count = 0;

@@ -14,8 +14,8 @@ namespace demi::distributed {
 using MakeNccl = c10d::Backend*(c10d::Store& store, const char* prefix, int rank, int world_size,
                                 std::int64_t timeout_ms);
 
-/// What libdemi_nccl.so gives under the name demi_nccl_plugin, a function without arguments that
-/// returns a const NcclPlugin*. Versions: major << 32 | minor << 16 | patch, as
+/// The interface of libdemi_nccl.so. Its symbol demi_nccl_plugin is a function without arguments
+/// that returns a const NcclPlugin*. Versions: major << 32 | minor << 16 | patch, as
 /// torch::cuda::nccl::version() writes them.
 struct NcclPlugin {
   std::uint64_t header = 0;    // of the nccl.h that it was compiled with
