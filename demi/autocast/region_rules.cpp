@@ -10,7 +10,8 @@
 namespace demi {
 
 bool region_has_rule(c10::DeviceType device, std::span<const int> ops) {
-  if (!at::autocast::is_autocast_enabled(device)) return false;
+  if (!at::autocast::is_autocast_available(device) || !at::autocast::is_autocast_enabled(device))
+    return false;
   const OpTable* table = table_in_force(device);
   if (table == follows_global()) table = global_table(device);
   return std::ranges::any_of(ops, [&](int op) {

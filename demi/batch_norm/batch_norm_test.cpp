@@ -189,6 +189,16 @@ TEST(BatchNormReluOp, LeavesTheRestToLibTorch) {
   EXPECT_TRUE(y.allclose(wide.libtorchs(x), 1e-5, 1e-6));
 }
 
+// Which has no kernel for them: its own error, not one of regions.
+TEST(BatchNormReluOp, OfMetaTensorsIsLibTorchs) {
+  const at::Tensor channels = at::ones({4}, at::kMeta);
+  try {
+    batch_norm_relu(at::ones({2, 4, 9, 8}, at::kMeta), channels, channels, channels, channels);
+  } catch (const c10::Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("native_batch_norm"));
+  }
+}
+
 TEST(BatchNormReluOp, OfNoExamplesIsEmpty) {
   Layer layer(4);
   const at::Tensor before = layer.mean.clone();

@@ -17,6 +17,9 @@ struct Call {
 /// The call by LibTorch's operators.
 at::Tensor composed(const Call& call);
 
+/// Whether the region's policy, or one of demi::apply, names one of the operators.
+bool has_rules(const Call& call);
+
 /// Whether the kernels take the tensor's channels as the last dimension.
 bool is_channels_last(const at::Tensor& x);
 /// Whether fused() may compute the call, but for its pooling.

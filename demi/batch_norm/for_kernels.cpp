@@ -28,21 +28,20 @@ bool is_ordinary_of(const at::Tensor& channels, const at::Tensor& input) {
           channels.numel() == input.size(1) && products::is_ordinary({&channels}));
 }
 
-/// Whether the region's policy, or one of demi::apply, names one of the operators.
+}  // namespace
+
+bool is_channels_last(const at::Tensor& x) {
+  const bool is = x.is_contiguous(at::MemoryFormat::ChannelsLast);
+  return is && (x.size(1) > 1 || !x.is_contiguous());
+}
+
 bool has_rules(const Call& call) {
   if (parts_in_use())
     for (const at::Tensor* tensor : {&call.weight, &call.bias})
       if (tensor->defined() && dtype_of_part(*tensor)) return true;
   static const std::array<int, 4> ops{op_number("batch_norm"), op_number("add.Tensor"),
                                       op_number("relu"), op_number("max_pool2d")};
-  return region_has_rule(c10::kCPU, ops);
-}
-
-}  // namespace
-
-bool is_channels_last(const at::Tensor& x) {
-  const bool is = x.is_contiguous(at::MemoryFormat::ChannelsLast);
-  return is && (x.size(1) > 1 || !x.is_contiguous());
+  return region_has_rule(call.input.device().type(), ops);
 }
 
 bool is_for_kernels(const Call& call) {
