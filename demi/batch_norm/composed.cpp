@@ -1,8 +1,4 @@
-#include <ATen/Context.h>
-#include <ATen/ops/add.h>
-#include <ATen/ops/batch_norm.h>
-#include <ATen/ops/max_pool2d.h>
-#include <ATen/ops/relu.h>
+#include <ATen/ATen.h>
 
 #include "demi/batch_norm/call.h"
 

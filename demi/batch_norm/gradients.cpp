@@ -1,12 +1,6 @@
 #include "demi/batch_norm/gradients.h"
 
-#include <ATen/Context.h>
-#include <ATen/ops/batch_norm.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
-#include <ATen/ops/max_pool2d.h>
-#include <ATen/ops/relu.h>
-#include <ATen/ops/threshold_backward.h>
+#include <ATen/ATen.h>
 #include <torch/csrc/autograd/autograd.h>
 
 #include <cstddef>

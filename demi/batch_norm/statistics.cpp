@@ -12,12 +12,14 @@ namespace demi::batch_norm {
 
 using kernels::BatchNormPass;
 
+// Elements that are worth a thread, as LibTorch counts.
+constexpr std::int64_t kGrain = 32768;
+
 void run(const kernels::BatchNorm& norm, BatchNormPass pass) {
   const auto* const kernels = kernels::cpu_kernels();
   const std::int64_t pieces = kernels::pieces_of(norm, pass);
   const std::int64_t elements = norm.images * norm.channels * norm.height * norm.width;
-  const std::int64_t grain =
-      std::max<std::int64_t>(1, at::internal::GRAIN_SIZE * pieces / elements);
+  const std::int64_t grain = std::max<std::int64_t>(1, kGrain * pieces / elements);
   at::parallel_for(0, pieces, grain, [&](std::int64_t begin, std::int64_t end) {
     kernels->batch_norm(norm, pass, begin, end);
   });

@@ -166,6 +166,7 @@ void note_op(const at::RecordFunction& op, at::ObserverContext*) {
 
 std::vector<std::string> ops_in_region(std::string_view file, bool trains) {
   ImportedModel model(fixture(file));
+  model->fuse(Fusing::never);
   model->train(trains);
   const at::AutoGradMode gradients(trains);
   const auto run = [&] {

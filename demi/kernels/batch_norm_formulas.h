@@ -43,7 +43,7 @@ inline V gradient_behind_relu(V gradient, V v, float greatest_zero) {
 /// x where it is finite, otherwise 0.
 template <class V>
 inline V if_finite(V x) {
-  return select_not_above(x - x, V(0.0f), x, V(0.0f));
+  return select_not_above(x * V(0.0f), V(0.0f), x, V(0.0f));
 }
 
 /// The greatest value of a window and its place.

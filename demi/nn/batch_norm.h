@@ -17,10 +17,11 @@ namespace demi::nn {
 class DEMI_API BatchNorm2dOptions : public torch::nn::BatchNormOptions {
  public:
   /// The number of channels.
-  /* implicit */ BatchNorm2dOptions(std::int64_t num_features)
-      : torch::nn::BatchNormOptions(num_features) {}
+  // NOLINTNEXTLINE(google-explicit-constructor): as torch's
+  BatchNorm2dOptions(std::int64_t num_features) : torch::nn::BatchNormOptions(num_features) {}
   /// As torch's, without anything that follows.
-  /* implicit */ BatchNorm2dOptions(const torch::nn::BatchNormOptions& options)
+  // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
+  BatchNorm2dOptions(const torch::nn::BatchNormOptions& options)
       : torch::nn::BatchNormOptions(options) {}
 
   /// ReLU behind it [off].
