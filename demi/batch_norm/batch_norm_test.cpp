@@ -275,6 +275,27 @@ TEST(BatchNormReluOp, HasGradientsOfGradients) {
       }
 }
 
+// Kernels may be switched off after forward.
+TEST(BatchNormReluOp, HasItsGradientsWithoutKernels) {
+  torch::manual_seed(8);
+  const char* const before = std::getenv("DEMI_KERNELS");
+  const std::string kept = before ? before : "";
+  for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo}) {
+    const Layer layer(6, {.pool = pool});
+    const at::Tensor x = pictures(2, 6, 8, 8, at::MemoryFormat::ChannelsLast);
+    std::vector<at::Tensor> gradients;
+    for (const bool off : {false, true}) {
+      const at::Tensor leaf = x.clone().requires_grad_();
+      const at::Tensor y = layer.ours(leaf);
+      if (off) setenv("DEMI_KERNELS", "aten", 1);
+      (y * y).sum().backward();
+      before ? setenv("DEMI_KERNELS", kept.c_str(), 1) : unsetenv("DEMI_KERNELS");
+      gradients.push_back(leaf.grad());
+    }
+    EXPECT_TRUE(gradients[0].allclose(gradients[1], 1e-4, 1e-5)) << pool.size[0];
+  }
+}
+
 TEST(BatchNormReluOp, PassesNaNAndInfinityAsLibTorch) {
   torch::manual_seed(7);
   for (const auto format : kFormats)

@@ -10,10 +10,10 @@
 // Tensors in the form that the kernels read.
 namespace demi::batch_norm {
 
-/// Of an input for the kernels, channels_last or contiguous.
+/// The memory format of an input for the kernels: channels_last or contiguous.
 at::MemoryFormat format_of(const at::Tensor& input);
 
-/// What the kernels are told of shapes, and the input.
+/// Shapes and the input, as the kernels read them.
 kernels::BatchNorm described(const at::Tensor& input, bool relu, const MaxPooling& pool);
 
 /// New FP32 memory.

@@ -60,6 +60,9 @@ Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient) {
 
 Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient) {
   const at::Tensor &x = saved.input, &weight = saved.weight, &bias = saved.bias;
+  const bool again =
+      at::GradMode::is_enabled();  // else only once, of a gradient that kernels cannot read
+  const at::AutoGradMode differentiable(true);
   at::Tensor mean, variance;
   if (!saved.training) {
     mean = saved.statistics[0];
@@ -82,8 +85,8 @@ Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient)
   for (const at::Tensor* one : {&x, &weight, &bias})
     if (one->defined() && one->requires_grad()) of.push_back(*one);
   if (of.empty()) return result;
-  const variable_list found = torch::autograd::grad({y}, of, {above}, /*retain_graph=*/true,
-                                                    /*create_graph=*/true);
+  const variable_list found = torch::autograd::grad({y}, of, {above}, /*retain_graph=*/again,
+                                                    /*create_graph=*/again);
   std::size_t next = 0;
   if (x.requires_grad()) result.input = found[next++];
   if (weight.defined() && weight.requires_grad()) result.weight = found[next++];

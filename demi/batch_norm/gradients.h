@@ -6,7 +6,7 @@
 
 namespace demi::batch_norm {
 
-/// What backward keeps of a call, and the call's numbers.
+/// The tensors that backward keeps of a call, and the call's numbers.
 struct Saved {
   at::Tensor input, weight, bias, statistics, output, chosen;
   bool training, relu, has_add;
@@ -19,9 +19,10 @@ struct Gradients {
   at::Tensor input, weight, bias, add;
 };
 
-/// By the kernels.
+/// The gradients by the kernels.
 Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient);
-/// By LibTorch's operators, which autograd differentiates again. Given statistics are constants.
+/// The gradients by LibTorch's operators, which autograd differentiates again in grad mode. Given
+/// statistics are constants.
 Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient);
 
 }  // namespace demi::batch_norm

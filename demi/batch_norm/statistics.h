@@ -9,7 +9,7 @@
 // What the sums of the kernels' passes say of a batch, in FP64.
 namespace demi::batch_norm {
 
-/// Of each channel.
+/// Mean and spread of each channel.
 struct Moments {
   std::vector<double> mean, squares;  // squares of the differences from the mean, summed up
   double count;                       // elements of a channel
@@ -18,7 +18,7 @@ struct Moments {
 /// Runs the pass over the input.
 Moments moments_of(kernels::BatchNorm norm);
 
-/// Of each channel, over all pixels: the sums of g, and of g (x - mean).
+/// The sums over all pixels of g, and of g (x - mean), by channel.
 struct GradientSums {
   std::vector<double> gradient, product;
 };

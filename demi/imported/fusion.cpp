@@ -6,6 +6,7 @@
 #include <array>
 #include <map>
 #include <optional>
+#include <set>
 #include <string_view>
 
 #include "demi/batch_norm/batch_norm.h"
@@ -87,31 +88,45 @@ class Search {
     return k < operands.size() && is_value(operands[k]) && operands[k].slot == at(i).results[0];
   }
 
-  /// The normalisation waits for the last instruction, so what it reads must be as it was: a
-  /// convolution's result that nothing else reads, and parts of the model that nothing in between
-  /// writes.
-  bool may_wait(std::int32_t norm, std::int32_t last) {
-    const Operand& input = at(norm).operands[0];
+  /// The normalisation waits for the last instruction, and so does the sum: what they read must be
+  /// there then, and as it was. That is so of a convolution's result that nothing else reads, if
+  /// nothing in between shares an operand with them (a layer that is used twice, a summand that is
+  /// read once more: its last reader gives it up) or writes to anything but counts of batches.
+  bool may_wait(const Fusion& fusion) {
+    const Operand& input = at(fusion.norm).operands[0];
     const auto maker = makers_.find(input.slot);
     if (!is_value(input) || maker == makers_.end() || readers_[input.slot].size() != 1 ||
         !name_of(at(maker->second)).starts_with("aten::conv"))
       return false;
-    for (std::int32_t i = norm + 1; i < last; ++i) {
+    for (std::int32_t i = fusion.norm + 1; i < fusion.last(); ++i) {
       const Instruction& between = at(i);
       if (between.kind == Instruction::Kind::nested) return false;
-      if (!between.op) continue;
-      const auto& arguments = between.op->schema().arguments();
-      for (std::size_t k = 0; k < arguments.size(); ++k) {
-        const auto* alias = arguments[k].alias_info();
-        if (alias && alias->isWrite() && reads(at(norm), between.operands[k].slot)) return false;
-      }
+      if (i == fusion.add || i == fusion.relu) continue;
+      if (shares_operand(between, at(fusion.norm)) ||
+          (fusion.add >= 0 && i > fusion.add && shares_operand(between, at(fusion.add))) ||
+          writes(between))
+        return false;
     }
     return true;
   }
-  static bool reads(const Instruction& instruction, std::int32_t slot) {
-    return slot >= 0 && std::ranges::any_of(instruction.operands, [&](const Operand& operand) {
-             return operand.slot == slot;
-           });
+
+  /// Whether another normalisation, of the sum's other side, has these instructions.
+  bool is_taken(const Fusion& fusion) {
+    return std::ranges::any_of(fusion.members(), [&](std::int32_t i) { return at(i).fusion >= 0; });
+  }
+
+  static void slots_of(const Operand& operand, std::set<std::int32_t>& slots) {
+    if (operand.slot >= 0) slots.insert(operand.slot);
+    for (const Operand& element : operand.elements) slots_of(element, slots);
+  }
+  static bool shares_operand(const Instruction& a, const Instruction& b) {
+    std::set<std::int32_t> of_a, of_b;
+    for (const Operand& operand : a.operands) slots_of(operand, of_a);
+    for (const Operand& operand : b.operands) slots_of(operand, of_b);
+    return std::ranges::any_of(of_a, [&](std::int32_t slot) { return of_b.contains(slot); });
+  }
+  static bool writes(const Instruction& instruction) {
+    return instruction.op && !instruction.counts_batches && instruction.op->schema().is_mutable();
   }
 
   /// Takes the sum that follows `last`, if it is one of two tensors, and returns the instruction
@@ -157,7 +172,8 @@ class Search {
             std::all_of(operands.begin() + 1, operands.end(), is_constant) &&
             windows_of(constants_of(operands)))
           fusion.pool = pool;
-    if (fusion.last() != norm && !may_wait(norm, fusion.last())) fusion = Fusion{.norm = norm};
+    if (fusion.last() != norm && (is_taken(fusion) || !may_wait(fusion)))
+      fusion = Fusion{.norm = norm};
     fusion.place = at(norm).place;
     for (const std::int32_t member : fusion.members()) {
       if (member != norm) fusion.place += ", with " + at(member).place;

@@ -171,6 +171,25 @@ TEST(Fusion, OfPicturesInChannelsLast) {
   EXPECT_THROW(ImportedModel(fixture("script.pt"))->to(at::MemoryFormat::ChannelsLast), UsageError);
 }
 
+TEST(Fusion, DoesNotWaitWhereWhatItReadsIsGoneOrWritten) {
+  const auto python = tensors_in("not_to_wait.safetensors");
+  ImportedModel model(fixture("not_to_wait.pt2"));
+  model->fuse(Fusing::always);
+  EXPECT_THAT(model->fusible(),
+              ElementsAre(AllOf(HasSubstr("in bn1"), Not(HasSubstr("with"))),
+                          AllOf(HasSubstr("in bn1"), HasSubstr("with aten::relu")),
+                          AllOf(HasSubstr("in bn2"), Not(HasSubstr("with"))),
+                          AllOf(HasSubstr("in bn3"), HasSubstr("with aten::relu")),
+                          AllOf(HasSubstr("in bn4"), Not(HasSubstr("with")))))
+      << "the second use of bn1 need not wait, and of a sum's two sides one has the ReLU";
+  expect_near(model->forward(python.at("x")), python.at("train"));
+  for (const auto& item : model->named_buffers())
+    if (const auto after = python.find("after." + item.key()); after != python.end())
+      expect_near(item.value(), after->second, item.key());
+  model->eval();
+  expect_near(model->forward(python.at("x")), python.at("eval"));
+}
+
 // A frozen part's statistics do not move, though it runs as one operator.
 TEST(Fusion, LeavesAFrozenPartAsItIs) {
   const auto python = tensors_in("residual.safetensors");

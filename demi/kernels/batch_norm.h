@@ -54,8 +54,8 @@ struct BatchNorm {
   void* input_gradient;         // dx
 
   /// (sum_rows(), 3, C) of statistics: a value near the others, the sum of the differences from
-  /// it, and of their squares. (sum_rows(), 2, C) of gradient_sums. Sums are of at most
-  /// sum_length() pixels each.
+  /// it, and of their squares. (sum_rows(), 2, C) of gradient_sums. A row is of at most 512 pixels,
+  /// or of an image where channels come first.
   float* sums;
 };
 

@@ -10,7 +10,7 @@
 // The passes of batch_norm.h, written once for float and for the vectors of an instruction set. The
 // including file defines, before it includes this, for Wide, which is float or its Vector:
 //
-//   kWidthOf<Wide>                                elements of a vector
+//   kWidthOf<Wide>                              elements of a vector
 //   get<storage>(Wide, array, i[, count])       elements i and following; those from count on are 0
 //   put<storage>(array, i, x[, count])          and back, rounded
 //   get_float, put_float, get_byte, put_byte    the same of float and of whole numbers below 256
@@ -30,7 +30,8 @@ template <class Wide, class Body>
 inline __attribute__((always_inline)) void each(std::int64_t n, Body body) {
   std::int64_t i = 0;
   for (; i + kWidthOf<Wide> <= n; i += kWidthOf<Wide>) body(Wide(0.0f), i);
-  if constexpr (kWidthOf < Wide >> 1)
+  constexpr bool kHasRest = kWidthOf<Wide> != 1;
+  if constexpr (kHasRest)
     if (i < n) body(Wide(0.0f), i, static_cast<int>(n - i));
 }
 
