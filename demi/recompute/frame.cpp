@@ -130,19 +130,26 @@ class Frame::SecondRun final : public SavedTensorScope {
   ~SecondRun() override { --second_runs; }
   std::unique_ptr<SavedVariableHooks> hooks() override;
 
-  void take(const at::Tensor& tensor) {
+  /// `tensor`: as autograd saves it, with its graph.
+  void take(const at::Tensor& tensor, const at::Tensor& made) {
     const std::size_t number = count_++;
     if (number < wanted_) {
-      frame_.check_place(number, tensor);
-      frame_.made_[number] = {tensor, version_of(tensor)};
+      frame_.check_place(number, made);
+      frame_.made_[number] = {made, version_of(made)};
     }
-    if (count_ >= wanted_ && frame_.options_.early_stop && is_written()) throw Enough();
+    note_output(tensor);
+    if (count_ >= wanted_ && frame_.options_.early_stop && is_written() && !saves_output())
+      throw Enough();
   }
   // rrelu_with_noise saves its noise before it draws it.
   bool is_written() const {
     return std::ranges::none_of(
         frame_.made_, [&](const Made& one) { return watch_.is_being_written(one.tensor); });
   }
+  /// Whether the newest node has saved a result of its own. A torch::autograd::Function lists what
+  /// it saves, and an exception on the way leaves the list: the node would hold its result, which
+  /// holds the node.
+  bool saves_output() const { return at::sequence_number::peek() == after_output_; }
   bool has_enough() const { return count_ >= wanted_; }
   void check_count() const {
     if (count_ < wanted_ || (count_ > wanted_ && !frame_.options_.early_stop))
@@ -151,9 +158,16 @@ class Frame::SecondRun final : public SavedTensorScope {
   }
 
  private:
+  void note_output(const at::Tensor& saved) {
+    const auto* meta = saved.defined() ? torch::autograd::impl::get_autograd_meta(saved) : nullptr;
+    const std::uint64_t next = at::sequence_number::peek();
+    if (meta && meta->grad_fn_ && meta->grad_fn_->sequence_nr() + 1 == next) after_output_ = next;
+  }
+
   Frame& frame_;
   const OutsideWatch& watch_;
   std::size_t wanted_, count_ = 0;
+  std::optional<std::uint64_t> after_output_;  // the number of the node after such a one
 };
 
 // Holds a tensor in the second run's own graph, which only a backward within the function reads.
@@ -162,7 +176,7 @@ class Frame::Remade final : public SavedVariableHooks {
   explicit Remade(SecondRun& run) : run_(run) {}
   void call_pack_hook(const at::Tensor& tensor) override {
     tensor_ = sharing(tensor);
-    run_.take(tensor_);
+    run_.take(tensor, tensor_);
   }
   at::Tensor call_unpack_hook() override { return tensor_; }
 
