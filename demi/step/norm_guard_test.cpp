@@ -58,7 +58,8 @@ TEST(NormGuard, DeviationsAreThoseOfTheLast128StepsThatWereTaken) {
   std::deque<double> seen;
   int skipped = 0;
   for (int i = 0; i < 400; ++i) {
-    const double norm = i % 37 == 36 ? usual(i) * static_cast<double>(1 + i / 74) : usual(i);
+    const int factor = i % 37 == 36 ? 1 + i / 74 : 1;
+    const double norm = usual(i) * factor;
     const auto held = static_cast<double>(static_cast<float>(norm));
     const bool is_above = expected(seen, held, 4);
     ASSERT_EQ(step(guard, norm), is_above) << i;
