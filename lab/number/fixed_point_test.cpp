@@ -31,8 +31,8 @@ TEST(FixedPoint, IsTheRoundedProductWithAPowerOfTwo) {
   for (const FixedPoint split : {FixedPoint{8, 8}, {1, 15}, {4, 0}, {1, 3}, {1, 0}, {3, 6}}) {
     const double scale = std::ldexp(1, split.fraction_bits), end = std::ldexp(1, split.bits() - 1);
     for (int i = -4000; i <= 4000; ++i) {
-      const double x =
-          i / 8.0 / scale * static_cast<double>(1 + std::abs(i) / 200);  // ties among them
+      const int factor = 1 + std::abs(i) / 200;
+      const double x = i / 8.0 / scale * factor;  // ties among them
       const double wanted = std::clamp(std::nearbyint(x * scale), -end, end - 1);
       const FixedValue fixed = round_to(split, exact_of(x));
       ASSERT_EQ(nearest_double(fixed.value), wanted / scale) << name_of(split) << " of " << x;
