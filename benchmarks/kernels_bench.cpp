@@ -106,7 +106,7 @@ void step(const CpuKernels& kernels, const StepTable& table, int threads) {
   reduce(table);
   decide(table);
   pass(kernels.update);
-  if (info_of(table.rule).has_trust) {
+  if (info_of(table.range.rule).has_trust) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }

@@ -32,7 +32,7 @@ void decide(const StepTable& table) {
       group = tensor.group;
       step = *tensor.step;
       const Group& numbers = table.groups[group];
-      shared = group_coefficients(table.rule, numbers, learning_rate(numbers, taken), step,
+      shared = group_coefficients(numbers.rule, numbers, learning_rate(numbers, taken), step,
                                   tensor.scalar);
     }
     table.coefficients[t] = tensor_coefficients(shared, tensor);
@@ -41,7 +41,7 @@ void decide(const StepTable& table) {
 
 void decide_trust(const StepTable& table) {
   if (table.state->skipped != 0.0f) return;
-  for (std::int32_t t = 0; t < table.tensor_count; ++t) {
+  for (std::int32_t t = table.range.first_tensor; t < table.range.end_tensor; ++t) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
     const Group& group = table.groups[tensor.group];

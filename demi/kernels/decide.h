@@ -16,7 +16,8 @@ DEMI_API void reduce(const StepTable& table);
 /// set since pass 1, and found_inf) and the scheduled rates. Once a step.
 DEMI_API void decide(const StepTable& table);
 
-/// LAMB, between update and apply_trust: each tensor's trust ratio into its coefficients.
+/// LAMB, between update and apply_trust: the trust ratio of each tensor of the table's range into
+/// its coefficients.
 DEMI_API void decide_trust(const StepTable& table);
 
 }  // namespace demi::kernels

@@ -24,8 +24,7 @@ void check_copies(std::size_t t, const TensorEntry& tensor) {
   }
 }
 
-void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
-           const std::vector<Group>& groups) {
+void check(std::size_t t, const TensorEntry& tensor, const std::vector<Group>& groups) {
   if (tensor.length < 0) refuse(t, "the length is negative", "0 or more");
   if (tensor.group < 0 || tensor.group >= static_cast<std::int32_t>(groups.size())) {
     refuse(t, "the parameter group does not exist",
@@ -42,6 +41,7 @@ void check(std::size_t t, const TensorEntry& tensor, UpdateRule rule,
   const bool is_coded = coded.parameter && (coded.rest || rest_bytes_of(coded.codec) == 0);
   if (!tensor.parameter && !is_coded)
     refuse(t, "there is no parameter", "FP32 elements, or a 16-bit parameter and what it lacks");
+  const UpdateRule rule = groups[tensor.group].rule;
   const std::uint32_t kept = states_kept(rule, groups[tensor.group]);
   for (std::size_t k = 0; k < info_of(rule).states.size(); ++k) {
     if ((kept >> k & 1u) == 0) continue;
@@ -58,27 +58,47 @@ std::size_t bytes_in(const std::vector<T>& values) {
   return aligned(values.size() * sizeof(T));
 }
 
+std::vector<Group> with_rule_of_all(std::vector<Group> groups, UpdateRule rule) {
+  for (Group& group : groups) group.rule = rule;
+  return groups;
+}
+
 }  // namespace
 
 StepPlan::StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups)
-    : rule_(rule), tensors_(std::move(tensors)), groups_(std::move(groups)) {
+    : StepPlan(std::move(tensors), with_rule_of_all(std::move(groups), rule)) {}
+
+StepPlan::StepPlan(std::vector<TensorEntry> tensors, std::vector<Group> groups)
+    : tensors_(std::move(tensors)), groups_(std::move(groups)) {
   first_block_.push_back(0);
   for (std::size_t t = 0; t < tensors_.size(); ++t) {
-    check(t, tensors_[t], rule_, groups_);
-    for (const Coded& array : tensors_[t].coded_moment) {
-      coded_ |= array.values != nullptr;
-      grouped_ |= array.values && has_scales(array.codec);
-    }
-    coded_ |= tensors_[t].coded_parameter.parameter != nullptr;
-    const std::int64_t count = (tensors_[t].length + kBlock - 1) / kBlock;
-    for (std::int64_t i = 0; i < count; ++i) {
-      blocks_.push_back({static_cast<std::int32_t>(t), static_cast<std::int32_t>(i)});
-    }
-    first_block_.push_back(block_count());
+    check(t, tensors_[t], groups_);
+    add(tensors_[t]);
   }
+  if (ranges_.empty())
+    ranges_.push_back({.rule = groups_.empty() ? UpdateRule() : groups_[0].rule});
   coefficients_.resize(tensors_.size());
   partials_.resize(blocks_.size());
-  if (info_of(rule_).has_trust) trust_.resize(blocks_.size());
+  for (const RuleRange& range : ranges_)
+    if (info_of(range.rule).has_trust) trust_.resize(blocks_.size());
+}
+
+void StepPlan::add(const TensorEntry& tensor) {
+  const auto t = static_cast<std::int32_t>(first_block_.size()) - 1;
+  const UpdateRule rule = groups_[static_cast<std::size_t>(tensor.group)].rule;
+  if (ranges_.empty() || ranges_.back().rule != rule)
+    ranges_.push_back({.first_block = block_count(), .first_tensor = t, .rule = rule});
+  RuleRange& range = ranges_.back();
+  for (const Coded& array : tensor.coded_moment) {
+    range.coded |= array.values != nullptr;
+    range.grouped |= array.values && has_scales(array.codec);
+  }
+  range.coded |= tensor.coded_parameter.parameter != nullptr;
+  const std::int64_t count = (tensor.length + kBlock - 1) / kBlock;
+  for (std::int64_t i = 0; i < count; ++i) blocks_.push_back({t, static_cast<std::int32_t>(i)});
+  first_block_.push_back(block_count());
+  range.end_tensor = t + 1;
+  range.end_block = block_count();
 }
 
 StepTable StepPlan::without_arrays() const {
@@ -87,9 +107,7 @@ StepTable StepPlan::without_arrays() const {
   table.block_count = block_count();
   table.tensor_count = static_cast<std::int32_t>(tensors_.size());
   table.group_count = static_cast<std::int32_t>(groups_.size());
-  table.rule = rule_;
-  table.coded = coded_;
-  table.grouped = grouped_;
+  table.range = ranges_.front();
   return table;
 }
 
@@ -101,7 +119,7 @@ StepTable StepPlan::table() {
   table.groups = groups_.data();
   table.coefficients = coefficients_.data();
   table.partials = partials_.data();
-  table.trust = info_of(rule_).has_trust ? trust_.data() : nullptr;
+  table.trust = trust_.empty() ? nullptr : trust_.data();
   table.state = &state_;
   return table;
 }
@@ -136,7 +154,7 @@ StepTable StepPlan::pack(std::byte* staging, std::byte* device, StepState* state
   table.first_block = upload(first_block_);
   table.coefficients = reserve(coefficients_);
   table.partials = reserve(partials_);
-  table.trust = info_of(rule_).has_trust ? reserve(trust_) : nullptr;
+  table.trust = trust_.empty() ? nullptr : reserve(trust_);
   table.state = state;
   return table;
 }

@@ -17,21 +17,26 @@ class DEMI_API StepPlan {
  public:
   /// Throws UsageError for an entry that no pass could work on: an array missing for its rule, no
   /// step counter, a copy without storage, a negative length, a group that does not exist.
-  /// Gradients may be missing.
+  /// Gradients may be missing. Tensors of groups with one rule stand in a row, or cost a launch
+  /// more.
+  StepPlan(std::vector<TensorEntry> tensors, std::vector<Group> groups);
+  /// All groups have this rule.
   StepPlan(UpdateRule rule, std::vector<TensorEntry> tensors, std::vector<Group> groups);
 
-  UpdateRule rule() const { return rule_; }
+  /// The tensors by rule, in order. Without any tensor one empty range.
+  std::span<const RuleRange> ranges() const { return ranges_; }
   /// Pointers, factor, limit and gradient_storage may be changed; length and group may not.
   std::span<TensorEntry> tensors() { return tensors_; }
   std::span<const TensorEntry> tensors() const { return tensors_; }
-  /// May be changed, except for what decides which moments exist (momentum 0 or not, amsgrad).
+  /// May be changed, except for the rule and what decides which moments exist (momentum 0 or not,
+  /// amsgrad).
   std::span<Group> groups() { return groups_; }
   StepInputs& inputs() { return inputs_; }
   StepState& state() { return state_; }
   const StepState& state() const { return state_; }
   std::int64_t block_count() const { return static_cast<std::int64_t>(blocks_.size()); }
 
-  /// For the CPU passes.
+  /// For the CPU passes. The range is the first.
   StepTable table();
 
   /// For the CUDA passes the table lies in one piece of device memory of device_bytes (aligned to
@@ -47,19 +52,19 @@ class DEMI_API StepPlan {
  private:
   /// A table with everything but its pointers to arrays.
   StepTable without_arrays() const;
+  /// Adds the tensor's blocks, and the tensor to the last range if that has its rule.
+  void add(const TensorEntry& tensor);
 
-  UpdateRule rule_;
   std::vector<TensorEntry> tensors_;
   std::vector<Group> groups_;
   std::vector<Block> blocks_;
   std::vector<std::int64_t> first_block_;  // (tensors + 1)
   std::vector<Coefficients> coefficients_;
   std::vector<Partial> partials_;
-  std::vector<TrustPartial> trust_;  // lamb only
+  std::vector<TrustPartial> trust_;  // if a rule has a trust ratio
+  std::vector<RuleRange> ranges_;
   StepInputs inputs_;
   StepState state_;
-  bool coded_ = false;
-  bool grouped_ = false;
 };
 
 }  // namespace demi::kernels

@@ -26,7 +26,7 @@ inline constexpr int kOwnNumbers = 4;
 
 inline constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
-/// The update formula of a table: those of rules/list.h, in its order. ema moves `parameter`
+/// The update formula of a group: those of rules/list.h, in its order. ema moves `parameter`
 /// towards `gradient` by the learning rate.
 enum class UpdateRule : std::uint8_t {
 #define DEMI_RULE_ENTRY(name, Name) name,
@@ -93,11 +93,12 @@ struct Group {
   double weight_decay = 0;
   /// lamb: greatest trust ratio.
   double trust_limit = std::numeric_limits<double>::infinity();
-  bool nesterov = false;         // sgd
-  bool amsgrad = false;          // adam, adamw
-  bool maximize = false;         // all but ema
-  bool adapt = true;             // lamb: false sets the trust ratio to 1
-  bool fp32_states = false;      // no array of the group is coded
+  bool nesterov = false;     // sgd
+  bool amsgrad = false;      // adam, adamw
+  bool maximize = false;     // all but ema
+  bool adapt = true;         // lamb: false sets the trust ratio to 1
+  bool fp32_states = false;  // no array of the group is coded
+  UpdateRule rule = UpdateRule::sgd;
   double own[kOwnNumbers] = {};  // what only one rule has; its file names them
 };
 
@@ -198,6 +199,16 @@ enum CoefficientFlags : std::uint32_t {
   kOwn = 1u << 16,  // this and the bits above it mean what the rule's file says
 };
 
+/// Tensors in a row whose groups have one rule, and their blocks: what one launch of passes 2 and 3
+/// works on.
+struct RuleRange {
+  std::int64_t first_block = 0, end_block = 0;
+  std::int32_t first_tensor = 0, end_tensor = 0;
+  UpdateRule rule = UpdateRule::sgd;
+  bool coded = false;    // some tensor has a coded array
+  bool grouped = false;  // one with scales
+};
+
 struct StepTable {
   const TensorEntry* tensors = nullptr;  // [tensor_count]
   const Block* blocks = nullptr;         // [block_count]
@@ -206,15 +217,15 @@ struct StepTable {
   const Group* groups = nullptr;         // [group_count]
   Coefficients* coefficients = nullptr;  // [tensor_count]
   Partial* partials = nullptr;           // [block_count]
-  TrustPartial* trust = nullptr;         // [block_count] for a rule with a trust ratio, else null
+  TrustPartial* trust = nullptr;         // [block_count] if a rule has a trust ratio, else null
   StepState* state = nullptr;            // [1]
   StepInputs inputs;
   std::int64_t block_count = 0;
   std::int32_t tensor_count = 0;
   std::int32_t group_count = 0;
-  UpdateRule rule = UpdateRule::sgd;
-  bool coded = false;    // some tensor has a coded array
-  bool grouped = false;  // one with scales
+  /// Passes 2 and 3 of a launch work on these tensors, by this rule. Pass 1 reads all blocks, and
+  /// decide() sets the coefficients of all tensors, each by its group's rule.
+  RuleRange range;
 };
 
 }  // namespace demi::kernels

@@ -46,13 +46,17 @@ std::int64_t weight_bytes(const TensorEntry& tensor) {
 
 Traffic traffic_of(const StepTable& table) {
   Traffic traffic;
-  const bool has_trust = info_of(table.rule).has_trust;
   std::int32_t group = -1;  // most tensors are of the group before
   int moments = 0;
+  bool has_trust = false;
   for (std::int32_t t = 0; t < table.tensor_count; ++t) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
-    if (tensor.group != group) moments = arrays_of(table.rule, table.groups[tensor.group]);
+    if (tensor.group != group) {
+      const Group& numbers = table.groups[tensor.group];
+      moments = arrays_of(numbers.rule, numbers);
+      has_trust = info_of(numbers.rule).has_trust;
+    }
     group = tensor.group;
     const std::int64_t gradient = bytes_of(tensor.gradient_storage) * tensor.length;
     const std::int64_t states = state_bytes(tensor, moments);

@@ -71,13 +71,23 @@ std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at:
 Optimizer::Optimizer(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      const torch::optim::OptimizerOptions& defaults, StepOptions options,
                      const Backend* backend)
-    : OptimizerState(rule, groups, defaults, options, backend) {
-  if (parameters_of(groups).empty())
+    : OptimizerState(&rule, groups, defaults, options, backend) {
+  numbers_of(rule, defaults);
+  begin();
+}
+
+Optimizer::Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                     StepOptions options, const Backend* backend)
+    : OptimizerState(nullptr, groups, *first_options(groups), options, backend) {
+  begin();
+}
+
+void Optimizer::begin() {
+  if (parameters_of(param_groups_).empty())
     refuse({.where = kOptimizer,
             .what = "there are no parameters",
             .seen = "none",
             .accepted = "one parameter or more, such as model->parameters()"});
-  numbers_of(rule, defaults);
   impl_->optimizer = this;
   impl_->adopt();
 }
@@ -101,10 +111,8 @@ void OptimizerState::Impl::move_to(optim::Optimizer& to) {
 
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   impl().require_unshared("add_param_group");
-  const Rule& rule = impl().rule;
-  auto options =
-      group.has_options() ? merged_options(rule, group.options(), defaults()) : defaults().clone();
-  numbers_of(rule, *options);
+  auto options = impl().options_of(group, defaults(), param_groups_.size());
+  numbers_of(impl().rule_of(*options), *options);
   std::vector<at::Tensor> all = parameters_of(param_groups_);
   all.insert(all.end(), group.params().begin(), group.params().end());
   check_parameters(all);
@@ -114,7 +122,8 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
 }
 
 void OptimizerState::Impl::adopt() {
-  for (const auto& group : optimizer->param_groups_) numbers_of(rule, group.options());
+  for (const auto& group : optimizer->param_groups_)
+    numbers_of(rule_of(group.options()), group.options());
   const std::vector<at::Tensor> wanted = parameters_of(optimizer->param_groups_);
   const std::unordered_set<const at::TensorImpl*> seen = check_parameters(wanted);
   std::erase_if(owned, [&](const auto& one) {
@@ -134,7 +143,8 @@ const Groups& OptimizerState::Impl::groups() {
   step_groups.numbers.clear();
   step_groups.rates.clear();
   for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
-    step_groups.numbers.push_back(numbers_of(rule, optimizer->param_groups_[g].options()));
+    const OptimizerOptions& options = optimizer->param_groups_[g].options();
+    step_groups.numbers.push_back(numbers_of(rule_of(options), options));
     const auto scheduled = rates.find(g);
     step_groups.rates.push_back(scheduled == rates.end() ? at::Tensor() : scheduled->second);
   }
@@ -201,6 +211,7 @@ std::vector<GroupedMember> OptimizerState::Impl::members(const Groups& groups) {
   std::unordered_set<const void*> memory;  // of states
   size_t index = 0;
   for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
+    const Rule& rule = rule_of(optimizer->param_groups_[g].options());
     for (const auto& parameter : optimizer->param_groups_[g].params()) {
       auto* key = parameter.unsafeGetTensorImpl();
       if (!holds(index++)) {
@@ -220,9 +231,9 @@ std::vector<GroupedMember> OptimizerState::Impl::members(const Groups& groups) {
       if (!held) held = std::make_unique<ParamState>();
       auto& state = static_cast<ParamState&>(*held);
       give_own_memory(state, memory);
-      all.push_back({make_member(parameter, state, rule.id, groups.numbers[g], pending->backend(),
-                                 pending->options()),
-                     static_cast<int>(g)});
+      all.push_back(
+          {make_member(parameter, state, groups.numbers[g], pending->backend(), pending->options()),
+           static_cast<int>(g)});
       all.back().member.number = static_cast<std::int32_t>(index - 1);
       all.back().member.arrivals = arrivals[key];
       tracked.push_back({.parameter = key, .state = &state, .tensors = watch.add(state)});

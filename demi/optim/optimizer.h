@@ -33,6 +33,8 @@ namespace demi::optim {
 /// waits for nothing, so a step can be captured in a graph (docs/reference/optim.md). Parameters on
 /// several devices cost one host read a step and device. So do devices without kernels of demi's
 /// own (DEMI_KERNELS=aten on any), where tensor operations do the same.
+///
+/// All groups have one rule (RuleOptimizer), or each its own (MultiOptimizer).
 class DEMI_API Optimizer : public OptimizerState {
  public:
   /// Moves the state, the records for the next step, the copies and the hooks. Objects that refer
@@ -48,8 +50,8 @@ class DEMI_API Optimizer : public OptimizerState {
   at::Tensor step(LossClosure closure = nullptr) override;
 
   /// Adds a group as torch::optim's does, but checks it first: a wrong group is not added. Options
-  /// that the group does not set are those of the optimizer. Throws UsageError for the options of
-  /// another optimizer and for an optimizer that shares its state.
+  /// that the group does not set are those of the optimizer; MultiOptimizer's are whole. Throws
+  /// UsageError for the options of another optimizer and for an optimizer that shares its state.
   void add_param_group(const torch::optim::OptimizerParamGroup& group);
 
   /// The result of the last step. A step without check (skip_nonfinite off, no scaler, no clipping)
@@ -66,6 +68,12 @@ class DEMI_API Optimizer : public OptimizerState {
   Optimizer(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
             const torch::optim::OptimizerOptions& defaults, StepOptions options,
             const Backend* backend = nullptr);
+  /// The options of each group name its rule.
+  Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups, StepOptions options,
+            const Backend* backend = nullptr);
+
+ private:
+  void begin();
 };
 
 /// An optimizer with `Options`, which name its rule. A group's options are taken by their type:

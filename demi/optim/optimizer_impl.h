@@ -35,15 +35,33 @@ struct TrackedParameter {
   bool held = true;                                // false: another process keeps its state
 };
 
+/// The options of the first group, for an optimizer whose groups name their rules. Throws
+/// UsageError if it has none.
+std::unique_ptr<OptimizerOptions> first_options(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups);
+
 struct OptimizerState::Impl final : MemberSource {
-  Impl(const Rule& its_rule, StepOptions options, const Backend& backend)
-      : rule(its_rule), pending(new PendingStep(rule.id, options, backend, *this)) {}
+  Impl(const Rule* rule_of_all, StepOptions options, const Backend& backend)
+      : common_rule(rule_of_all), pending(new PendingStep(options, backend, *this)) {}
 
   const Groups& groups() override;
   bool is_unchanged() const override;
   std::vector<GroupedMember> members(const Groups& groups) override;
   bool has_gradients() const override;
   bool holds(size_t parameter) const { return !share || share->holds(parameter); }
+
+  /// The rule of a group with these options.
+  const Rule& rule_of(const OptimizerOptions& options) const {
+    return common_rule ? *common_rule : optim::rule_of(options);
+  }
+  /// The rule of each group, or of each parameter.
+  Rules rules(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+              bool of_parameters = false) const;
+  /// The options that group number `index` of the optimizer is to have. Throws UsageError for those
+  /// of another optimizer, and for none if groups name their rules.
+  std::unique_ptr<OptimizerOptions> options_of(const torch::optim::OptimizerParamGroup& group,
+                                               const OptimizerOptions& defaults,
+                                               size_t index) const;
 
   /// Takes ownership of the parameters' copies and gradients.
   void adopt();
@@ -53,7 +71,7 @@ struct OptimizerState::Impl final : MemberSource {
   void move_to(optim::Optimizer& to);
 
   optim::Optimizer* optimizer = nullptr;
-  const Rule& rule;
+  const Rule* common_rule;  // of all groups; null: the options of each group name its rule
   std::shared_ptr<PendingStep> pending;
   std::vector<std::unique_ptr<Ownership>> owned;
   std::vector<TrackedParameter> tracked;

@@ -21,11 +21,37 @@ std::vector<torch::optim::OptimizerParamGroup> without_options(
   return bare;
 }
 
+[[noreturn]] void refuse_without_rule(size_t group) {
+  refuse(
+      {.where = "optim.MultiOptimizer",
+       .what = "a parameter group has no options, and so no rule",
+       .seen = "group " + std::to_string(group),
+       .accepted = "the options of a rule in each group",
+       .advice = "OptimizerParamGroup(parameters, std::make_unique<demi::optim::SGDOptions>())"});
+}
+
 }  // namespace
+
+std::unique_ptr<OptimizerOptions> first_options(
+    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
+  if (groups.empty() || !groups.front().has_options()) refuse_without_rule(0);
+  const OptimizerOptions& options = groups.front().options();
+  return own_options(rule_of(options), options);
+}
+
+std::unique_ptr<OptimizerOptions> OptimizerState::Impl::options_of(
+    const torch::optim::OptimizerParamGroup& group, const OptimizerOptions& defaults,
+    size_t index) const {
+  if (common_rule)
+    return group.has_options() ? merged_options(*common_rule, group.options(), defaults)
+                               : defaults.clone();
+  if (!group.has_options()) refuse_without_rule(index);
+  return own_options(rule_of(group.options()), group.options());
+}
 
 // LibTorch 2.15 merges a group's options with the defaults for the optimizers that it knows, and
 // replaces them for those that it does not know: it gets the parameters alone.
-OptimizerState::OptimizerState(const Rule& rule,
+OptimizerState::OptimizerState(const Rule* rule,
                                const std::vector<torch::optim::OptimizerParamGroup>& groups,
                                const OptimizerOptions& defaults, StepOptions options,
                                const Backend* backend)
@@ -33,8 +59,7 @@ OptimizerState::OptimizerState(const Rule& rule,
       impl_(std::make_unique<Impl>(rule, options, backend ? *backend : machine_backend())) {
   require_libtorch();
   for (size_t g = 0; g < groups.size(); ++g)
-    if (groups[g].has_options())
-      param_groups_[g].set_options(merged_options(rule, groups[g].options(), defaults));
+    param_groups_[g].set_options(impl_->options_of(groups[g], defaults, g));
 }
 
 OptimizerState::~OptimizerState() = default;
@@ -108,11 +133,12 @@ std::map<std::string, at::Tensor> OptimizerState::state_tensors() const {
       {"taken", at::scalar_tensor(impl().pending->taken(), at::kLong)}};
   size_t index = 0;
   for (const auto& group : param_groups_) {
+    const Rule& rule = impl().rule_of(group.options());
     for (const auto& parameter : group.params()) {
       const std::string prefix = std::to_string(index++) + ".";
       const auto state = state_.find(parameter.unsafeGetTensorImpl());
       if (state == state_.end() || !state->second) continue;
-      const auto own = own_state(*state->second, impl().rule, parameter);
+      const auto own = own_state(*state->second, rule, parameter);
       if (!own) continue;
       for (const auto& [name, tensor] : own->tensors()) all[prefix + name] = tensor;
     }
@@ -171,8 +197,17 @@ void OptimizerState::load_state_tensors(const std::map<std::string, at::Tensor>&
 
 std::vector<StateDict> OptimizerState::group_numbers() const {
   std::vector<StateDict> all;
-  for (const auto& group : param_groups_) all.push_back(to_numbers(impl().rule, group.options()));
+  for (const auto& group : param_groups_)
+    all.push_back(to_numbers(impl().rule_of(group.options()), group.options()));
   return all;
+}
+
+Rules OptimizerState::Impl::rules(const std::vector<torch::optim::OptimizerParamGroup>& groups,
+                                  bool of_parameters) const {
+  Rules rules;
+  for (const auto& group : groups)
+    rules.insert(rules.end(), of_parameters ? group.params().size() : 1, &rule_of(group.options()));
+  return rules;
 }
 
 std::function<void()> OptimizerState::prepare_state(std::map<std::string, at::Tensor> tensors,
@@ -182,27 +217,28 @@ std::function<void()> OptimizerState::prepare_state(std::map<std::string, at::Te
   for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl().holds(i));
   auto rates = take_scheduled_rates(tensors, param_groups_.size());
   const at::Tensor norms = take_accepted_norms(tensors);
-  auto loaded =
-      std::make_shared<LoadedState>(read_state(std::move(tensors), impl().rule, parameters, held));
+  auto loaded = std::make_shared<LoadedState>(read_state(
+      std::move(tensors), impl().rules(param_groups_, /*of_parameters=*/true), parameters, held));
   if (!groups.empty() && groups.size() != param_groups_.size())
     refuse({.where = kOptimizer,
             .what = "the state has another number of parameter groups",
             .seen = std::to_string(groups.size()),
             .accepted = std::to_string(param_groups_.size())});
-  const Rule& rule = impl().rule;
+  const Rules rules = impl().rules(param_groups_);
   std::vector<std::shared_ptr<OptimizerOptions>> options;
   for (size_t g = 0; g < groups.size(); ++g) {
-    options.push_back(with_numbers(rule, param_groups_[g].options(), groups[g]));
-    numbers_of(rule, *options.back());
+    options.push_back(with_numbers(*rules[g], param_groups_[g].options(), groups[g]));
+    numbers_of(*rules[g], *options.back());
   }
   std::vector<kernels::Group> numbers;  // of each parameter
   for (size_t g = 0; g < param_groups_.size(); ++g)
-    numbers.insert(numbers.end(), param_groups_[g].params().size(),
-                   numbers_of(rule, groups.empty() ? param_groups_[g].options() : *options[g]));
+    numbers.insert(
+        numbers.end(), param_groups_[g].params().size(),
+        numbers_of(*rules[g], groups.empty() ? param_groups_[g].options() : *options[g]));
   const StepOptions& step = impl().pending->options();
-  if (step.strict_state) require_own_forms(*loaded, rule, parameters, numbers, step);
-  warn_of_coding(*loaded, rule, parameters, numbers, step.moments);
-  return [=, this, &rule] {
+  if (step.strict_state) require_own_forms(*loaded, parameters, numbers, step);
+  warn_of_coding(*loaded, parameters, numbers, step.moments);
+  return [=, this] {
     state_.clear();
     impl().others.reset();
     for (size_t i = 0; i < parameters.size(); ++i)
@@ -211,26 +247,30 @@ std::function<void()> OptimizerState::prepare_state(std::map<std::string, at::Te
     impl().tracked.clear();
     impl().pending->set_accepted_norms(norms);
     for (const auto& [group, values] : rates) impl().rates[group] = values;
-    for (size_t g = 0; g < options.size(); ++g) assign_options(rule, param_groups_[g], *options[g]);
+    for (size_t g = 0; g < options.size(); ++g)
+      assign_options(*rules[g], param_groups_[g], *options[g]);
   };
 }
 
-const char* OptimizerState::rule_name() const { return impl().rule.name.c_str(); }
+std::string OptimizerState::rule_name() const {
+  const Rule* rule = impl().common_rule;
+  return rule ? rule->name : name_of(impl().rules(param_groups_));
+}
 
 void OptimizerState::save(torch::serialize::OutputArchive& archive) const {
   impl().require_unshared("save");
-  write_archive(archive, impl().rule, param_groups_, state_tensors());
+  write_archive(archive, impl().rules(param_groups_), param_groups_, state_tensors());
 }
 
 void OptimizerState::load(torch::serialize::InputArchive& archive) {
-  const Rule& rule = impl().rule;
+  const Rules rules = impl().rules(param_groups_);
   std::vector<size_t> sizes;
   for (const auto& group : param_groups_) sizes.push_back(group.params().size());
-  Archived read = read_archive(archive, rule, sizes);
-  for (const auto& group : read.options) numbers_of(rule, *group);
+  Archived read = read_archive(archive, rules, sizes);
+  for (size_t g = 0; g < sizes.size(); ++g) numbers_of(*rules[g], *read.options[g]);
   load_state_tensors(read.tensors);
   for (size_t g = 0; g < sizes.size(); ++g)
-    assign_options(rule, param_groups_[g], *read.options[g]);
+    assign_options(*rules[g], param_groups_[g], *read.options[g]);
 }
 
 }  // namespace demi::optim

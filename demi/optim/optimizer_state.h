@@ -26,8 +26,9 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
  public:
   ~OptimizerState() override;
 
-  /// The name of the update rule, as its class has it: "AdamW".
-  const char* rule_name() const;
+  /// The name of the update rule, as its class has it: "AdamW". If groups have different rules,
+  /// the name of each group's: "SGD, AdamW".
+  std::string rule_name() const;
 
   /// The records that GradScaler and clip_grad_* make for the next step. They live as long as the
   /// optimizer.
@@ -103,7 +104,8 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
   void drop_others_state();
 
  protected:
-  OptimizerState(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
+  /// `rule`: of all groups; null: the options of each group name its rule.
+  OptimizerState(const Rule* rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                  const torch::optim::OptimizerOptions& defaults, StepOptions options,
                  const Backend* backend);
   OptimizerState(OptimizerState&& other) noexcept;

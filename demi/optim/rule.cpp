@@ -90,7 +90,8 @@ std::unique_ptr<OptimizerOptions> own_options(const Rule& rule, const OptimizerO
   refuse({.where = "optim." + rule.name,
           .what = "the options of a parameter group are those of another optimizer",
           .seen = c10::demangle(typeid(given).name()),
-          .accepted = rule.accepted});
+          .accepted = rule.accepted,
+          .advice = "demi::optim::MultiOptimizer has groups with different rules"});
 }
 
 std::unique_ptr<OptimizerOptions> merged_options(const Rule& rule, const OptimizerOptions& given,
@@ -123,6 +124,7 @@ void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
 kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options) {
   if (!rule.is_own(options)) return numbers_of(rule, *own_options(rule, options));
   kernels::Group group = rule.numbers(options);
+  group.rule = rule.id;
   group.fp32_states = dynamic_cast<const StateStorage&>(options).in_fp32;
   check(group, rule.name);
   return group;

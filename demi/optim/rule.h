@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -64,6 +65,18 @@ Rule make_rule(kernels::UpdateRule id, const std::string& name, List list, Numbe
             return numbers(static_cast<const Options&>(own));
           }};
 }
+
+/// Every rule, in the order of demi/kernels/rules/list.h.
+std::span<const Rule* const> all_rules();
+
+/// The rule of these options: the one that demi's name, and for LibTorch's the one of the same
+/// name. Throws UsageError for options of another type.
+const Rule& rule_of(const OptimizerOptions& options);
+
+/// The rules of an optimizer's parameters or groups, in their order.
+using Rules = std::vector<const Rule*>;
+/// The name of the rule if all have the same, else the name of each: "SGD, AdamW".
+std::string name_of(const Rules& of_groups);
 
 /// Options of the rule's own type. Throws UsageError for those of another optimizer.
 std::unique_ptr<OptimizerOptions> own_options(const Rule& rule, const OptimizerOptions& given);

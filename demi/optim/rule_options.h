@@ -45,6 +45,12 @@ struct DEMI_API ScheduledMomentum {
   virtual bool set_momentum(double value) = 0;
 };
 
+/// The interface by which a group's options name their rule.
+struct DEMI_API OptionsOfRule {
+  virtual ~OptionsOfRule() = default;
+  virtual const Rule& its_rule() const = 0;
+};
+
 /// A group's setting for the states of its parameters.
 struct DEMI_API StateStorage {
   virtual ~StateStorage() = default;
@@ -56,7 +62,10 @@ struct DEMI_API StateStorage {
 /// Self::rule() names the options, each of which is a TORCH_ARG (LibTorch's accessors) or a
 /// DEMI_TORCH_OPTION: a macro that makes both from one list would hide what users read first.
 template <class Self, class Base = torch::optim::OptimizerCloneableOptions<Self>>
-struct DEMI_API RuleOptions : public Base, public ScheduledMomentum, public StateStorage {
+struct DEMI_API RuleOptions : public Base,
+                              public ScheduledMomentum,
+                              public StateStorage,
+                              public OptionsOfRule {
   RuleOptions() = default;
   explicit RuleOptions(double lr) requires std::is_constructible_v<Base, double> : Base(lr) {}
   explicit RuleOptions(const Base& options) : Base(options) {}
@@ -74,6 +83,7 @@ struct DEMI_API RuleOptions : public Base, public ScheduledMomentum, public Stat
     return self();
   }
   bool fp32_states() const { return in_fp32; }
+  const Rule& its_rule() const override { return Self::rule(); }
   double get_lr() const override { return self().lr(); }
   void set_lr(double rate) override { self().lr(rate); }
   bool set_momentum(double value) override {

@@ -104,12 +104,13 @@ void require_moments(ParamState& state, const std::string& prefix, const Rule& r
 
 }  // namespace
 
-LoadedState read_state(NamedTensors tensors, const Rule& rule,
+LoadedState read_state(NamedTensors tensors, const Rules& rules,
                        const std::vector<at::Tensor>& parameters, const std::vector<bool>& held) {
   LoadedState loaded;
   const size_t entries = tensors.size();
   for (const at::Tensor& parameter : parameters) {
     const std::string prefix = std::to_string(loaded.of.size()) + ".";
+    const Rule& rule = *rules[loaded.of.size()];
     auto state = std::make_unique<ParamState>();
     const size_t before = tensors.size();
     for (auto it = tensors.lower_bound(prefix);
@@ -166,7 +167,7 @@ std::unique_ptr<ParamState> own_state(const torch::optim::OptimizerParamState& s
                  "demi::optim::ParamState, or torch::optim's of " + rule.name);
   }
   const at::NoGradGuard no_grad;
-  return std::move(read_state(std::move(tensors), rule, {parameter}, {true}).of.front());
+  return std::move(read_state(std::move(tensors), {&rule}, {parameter}, {true}).of.front());
 }
 
 std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t groups) {
@@ -216,15 +217,14 @@ struct CodingError {
 
 }  // namespace
 
-void warn_of_coding(const LoadedState& loaded, const Rule& rule,
-                    const std::vector<at::Tensor>& parameters,
+void warn_of_coding(const LoadedState& loaded, const std::vector<at::Tensor>& parameters,
                     const std::vector<kernels::Group>& groups, Moments moments) {
   const at::NoGradGuard no_grad;
   CodingError error;
-  const auto states = kernels::info_of(rule.id).states;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!loaded.of[i]) continue;
-    const std::uint32_t coded = states_coded(parameters[i], rule.id, groups[i], moments);
+    const auto states = kernels::info_of(groups[i].rule).states;
+    const std::uint32_t coded = states_coded(parameters[i], groups[i], moments);
     for (size_t k = 0; k < states.size(); ++k)
       if ((coded >> k & 1U) != 0)
         error.add(*loaded.of[i], states[k], codec_for(states[k], moments, parameters[i]),
@@ -264,17 +264,16 @@ void require_same_form(const std::string& what, const std::string& saved, const 
 
 }  // namespace
 
-void require_own_forms(const LoadedState& loaded, const Rule& rule,
-                       const std::vector<at::Tensor>& parameters,
+void require_own_forms(const LoadedState& loaded, const std::vector<at::Tensor>& parameters,
                        const std::vector<kernels::Group>& groups, const StepOptions& options) {
-  const auto states = kernels::info_of(rule.id).states;
   for (size_t i = 0; i < parameters.size(); ++i) {
     if (!loaded.of[i]) continue;
+    const auto states = kernels::info_of(groups[i].rule).states;
     ParamState& state = *loaded.of[i];
     const std::string number = std::to_string(i);
     require_same_form("the weight of parameter " + number, form_of_weight(state),
                       form_of_weight(parameters[i], options.weight_mode));
-    const std::uint32_t coded = states_coded(parameters[i], rule.id, groups[i], options.moments);
+    const std::uint32_t coded = states_coded(parameters[i], groups[i], options.moments);
     for (size_t k = 0; k < states.size(); ++k) {
       const at::Tensor& values = state[states[k].name];
       if (!values.defined() || states[k].form == kernels::StateForm::scalar) continue;
@@ -309,10 +308,10 @@ int64_t required_size(InputArchive& archive, const std::string& name) {
   return read_count(name, required<c10::IValue>(archive, name).toTensor());
 }
 
-void check_rule(InputArchive& archive, const Rule& rule) {
+void check_rules(InputArchive& archive, const Rules& rules) {
   c10::IValue written;
-  if (!archive.try_read("rule", written) || written.toStringRef() == rule.name) return;
-  refuse_state("the archive is that of another optimizer", written.toStringRef(), rule.name);
+  if (!archive.try_read("rule", written) || written.toStringRef() == name_of(rules)) return;
+  refuse_state("the archive is that of another optimizer", written.toStringRef(), name_of(rules));
 }
 
 /// torch::optim's optimizers have no `maximize`.
@@ -364,7 +363,7 @@ void read_taken(InputArchive& archive, NamedTensors& tensors) {
   tensors["taken"] = at::scalar_tensor(most, at::kLong);
 }
 
-Archived read_groups(InputArchive& archive, const Rule& rule,
+Archived read_groups(InputArchive& archive, const Rules& rules,
                      const std::vector<size_t>& group_sizes) {
   auto states = required<InputArchive>(archive, "state");
   auto groups = required<InputArchive>(archive, "param_groups");
@@ -388,9 +387,9 @@ Archived read_groups(InputArchive& archive, const Rule& rule,
       if (states.try_read(key, state)) read_parameter(state, prefix, read.tensors);
     }
     auto archived = required<InputArchive>(group, "options");
-    check_options(archived, rule);
-    read.options.push_back(rule.fresh());
-    read_options(archived, rule, *read.options.back());
+    check_options(archived, *rules[g]);
+    read.options.push_back(rules[g]->fresh());
+    read_options(archived, *rules[g], *read.options.back());
   }
   return read;
 }
@@ -430,7 +429,7 @@ at::Tensor size_tensor(size_t size) { return at::tensor({static_cast<int64_t>(si
 
 }  // namespace
 
-void write_archive(OutputArchive& archive, const Rule& rule,
+void write_archive(OutputArchive& archive, const Rules& rules,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    const NamedTensors& tensors) {
   OutputArchive states(archive.compilation_unit()), all(archive.compilation_unit());
@@ -444,9 +443,9 @@ void write_archive(OutputArchive& archive, const Rule& rule,
       const auto key =
           std::to_string(reinterpret_cast<std::uintptr_t>(members[i].unsafeGetTensorImpl()));
       group.write("params/" + std::to_string(i), c10::IValue(key));
-      write_parameter(states, key, std::to_string(parameter++) + ".", rule, tensors);
+      write_parameter(states, key, std::to_string(parameter++) + ".", *rules[g], tensors);
     }
-    write_options(of_group, rule, groups[g].options());
+    write_options(of_group, *rules[g], groups[g].options());
     group.write("options", of_group);
     all.write("param_groups/" + std::to_string(g), group);
   }
@@ -459,14 +458,14 @@ void write_archive(OutputArchive& archive, const Rule& rule,
   for (const std::string& name : of_demi)
     if (const auto found = tensors.find(name); found != tensors.end())
       archive.write(name, found->second, /*is_buffer=*/true);
-  archive.write("rule", c10::IValue(rule.name));
+  archive.write("rule", c10::IValue(name_of(rules)));
 }
 
-Archived read_archive(InputArchive& archive, const Rule& rule,
+Archived read_archive(InputArchive& archive, const Rules& rules,
                       const std::vector<size_t>& group_sizes) {
   try {
-    check_rule(archive, rule);
-    Archived read = read_groups(archive, rule, group_sizes);
+    check_rules(archive, rules);
+    Archived read = read_groups(archive, rules, group_sizes);
     read_taken(archive, read.tensors);
     std::vector<std::string> of_demi{kAcceptedNorms};
     for (size_t g = 0; g < group_sizes.size(); ++g) of_demi.push_back(scheduled_rates_of(g));

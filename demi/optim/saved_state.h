@@ -24,15 +24,16 @@ struct Archived {
 };
 
 /// Writes what torch::optim's optimizer of the same name reads, and besides it "rule" and "taken".
-/// `tensors`: as Optimizer::state_tensors().
-void write_archive(torch::serialize::OutputArchive& archive, const Rule& rule,
+/// `rules`: of each group. `tensors`: as Optimizer::state_tensors().
+void write_archive(torch::serialize::OutputArchive& archive, const Rules& rules,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    const NamedTensors& tensors);
 
 /// Reads archives of demi's optimizers and of torch::optim's SGD, Adam and AdamW. Those of
 /// torch::optim count steps as a number, or not at all, and do not name their class: it is known by
-/// the names of options and state. `group_sizes`: number of parameters of each group.
-Archived read_archive(torch::serialize::InputArchive& archive, const Rule& rule,
+/// the names of options and state. `rules`, `group_sizes`: the rule and the number of parameters of
+/// each group.
+Archived read_archive(torch::serialize::InputArchive& archive, const Rules& rules,
                       const std::vector<size_t>& group_sizes);
 
 struct LoadedState {
@@ -42,8 +43,8 @@ struct LoadedState {
 };
 
 /// Copies `tensors` into states of these parameters, and releases each one once it is copied.
-/// States of parameters that are not `held` are only checked.
-LoadedState read_state(NamedTensors tensors, const Rule& rule,
+/// States of parameters that are not `held` are only checked. `rules`: of each parameter.
+LoadedState read_state(NamedTensors tensors, const Rules& rules,
                        const std::vector<at::Tensor>& parameters, const std::vector<bool>& held);
 
 /// A parameter's state in the form of this optimizer's: demi's, or that of torch::optim's SGD, Adam
@@ -58,14 +59,12 @@ std::map<size_t, at::Tensor> take_scheduled_rates(NamedTensors& tensors, size_t 
 
 /// Throws UsageError for a weight or a state that this optimizer would keep in another form than it
 /// was saved in (StepOptions::strict_state). `groups`: of each parameter.
-void require_own_forms(const LoadedState& loaded, const Rule& rule,
-                       const std::vector<at::Tensor>& parameters,
+void require_own_forms(const LoadedState& loaded, const std::vector<at::Tensor>& parameters,
                        const std::vector<kernels::Group>& groups, const StepOptions& options);
 
 /// Warns once, with the greatest error, if states that were saved in FP32 are to be kept in fewer
 /// bits. `groups`: of each parameter.
-void warn_of_coding(const LoadedState& loaded, const Rule& rule,
-                    const std::vector<at::Tensor>& parameters,
+void warn_of_coding(const LoadedState& loaded, const std::vector<at::Tensor>& parameters,
                     const std::vector<kernels::Group>& groups, Moments moments);
 
 /// Takes the norms for StepOptions::skip_norm_above out of `tensors`; undefined if there are none.

@@ -73,21 +73,25 @@ void each_array(kernels::UpdateRule rule, const kernels::Coefficients& c, Call c
     if ((c.arrays >> m & 1U) != 0) call(m, states[static_cast<size_t>(m)].name);
 }
 
-Elements load(const kernels::StepPlan& plan, const kernels::TensorEntry& entry,
+kernels::UpdateRule rule_of(const kernels::StepTable& table, const kernels::TensorEntry& entry) {
+  return table.groups[entry.group].rule;
+}
+
+Elements load(const kernels::StepTable& table, const kernels::TensorEntry& entry,
               const kernels::Coefficients& c, Member& member) {
   Elements e;
   e.parameter = Value(member.target == Target::kCoded ? weight_of(member) : member.work);
-  each_array(plan.rule(), c,
+  each_array(rule_of(table, entry), c,
              [&](int m, const char* name) { e.moment[m] = Value(decoded(*member.state, name)); });
   const Value scaled(member.gradient->to(arithmetic_of(member)));
-  const float inverse_scale = entry.unscaled ? 1.0F : plan.state().inverse_scale;
-  e.gradient = kernels::true_gradient(scaled, inverse_scale, plan.state().clip_factor, c);
+  const float inverse_scale = entry.unscaled ? 1.0F : table.state->inverse_scale;
+  e.gradient = kernels::true_gradient(scaled, inverse_scale, table.state->clip_factor, c);
   return e;
 }
 
 void store(const kernels::StepTable& table, const kernels::TensorEntry& entry,
            const kernels::Coefficients& c, Member& member, const Elements& e) {
-  each_array(table.rule, c, [&](int m, const char* name) {
+  each_array(rule_of(table, entry), c, [&](int m, const char* name) {
     at::Tensor& state = (*member.state)[name];
     if (!codec_of(state)) state.copy_(e.moment[m].tensor);
   });
@@ -102,7 +106,7 @@ void store(const kernels::StepTable& table, const kernels::TensorEntry& entry,
 /// based. Runs on the host, since devices that come here have no kernels.
 void store_coded(const kernels::StepTable& table, const kernels::TensorEntry& entry,
                  const kernels::Coefficients& c, Member& member, Elements& e) {
-  each_array(table.rule, c, [&](int m, const char* name) {
+  each_array(rule_of(table, entry), c, [&](int m, const char* name) {
     const auto codec = codec_of((*member.state)[name]);
     if (!codec) return;
     keep_coded(*member.state, name, *codec, e.moment[m].tensor, member.work,
@@ -169,8 +173,8 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
   for (size_t i = 0; i < members.size(); ++i) {
     if (!table.tensors[i].gradient) continue;
     const kernels::Coefficients& c = table.coefficients[i];
-    Elements e = load(plan, table.tensors[i], c, members[i]);
-    kernels::with_rule(plan.rule(), [&]<kernels::UpdateRule rule>() {
+    Elements e = load(table, table.tensors[i], c, members[i]);
+    kernels::with_rule(rule_of(table, table.tensors[i]), [&]<kernels::UpdateRule rule>() {
       kernels::update<rule>(e, c);
       store_coded(table, table.tensors[i], c, members[i], e);
       if constexpr (kernels::RuleOf<rule>::kTrust)

@@ -64,10 +64,13 @@ void DevicePlan::measure(const kernels::StepPlan& plan) {
 void DevicePlan::update(const kernels::StepPlan& plan) {
   const c10::DeviceGuard guard(memory_.device());
   void* stream = tensor::native_stream(memory_.device());
-  const kernels::StepTable table = bring_up_to_date(plan, stream);
+  kernels::StepTable table = bring_up_to_date(plan, stream);
   check_launch(kernels_.decide(table, stream));
-  check_launch(kernels_.update(table, stream));
-  check_launch(kernels_.apply_trust(table, stream));
+  for (const kernels::RuleRange& range : plan.ranges()) {
+    table.range = range;
+    check_launch(kernels_.update(table, stream));
+    check_launch(kernels_.apply_trust(table, stream));
+  }
 }
 
 void DevicePlan::record_stream(c10::Stream stream) {

@@ -20,7 +20,8 @@ class DevicePlan {
   DevicePlan(const kernels::CudaKernels& kernels, const kernels::StepPlan& plan, at::Tensor state);
 
   void measure(const kernels::StepPlan& plan);  // pass 1 and its sums
-  void update(const kernels::StepPlan& plan);   // decides; pass 2, and 3 for LAMB
+  /// Decides; then pass 2 of each rule, and 3 for LAMB.
+  void update(const kernels::StepPlan& plan);
   /// The memory is in use on that stream too.
   void record_stream(c10::Stream stream);
 

@@ -241,17 +241,17 @@ bool is_as_written(const Member& member) {
 
 }  // namespace
 
-std::uint32_t states_coded(const at::Tensor& parameter, kernels::UpdateRule rule,
-                           const kernels::Group& group, Moments moments) {
+std::uint32_t states_coded(const at::Tensor& parameter, const kernels::Group& group,
+                           Moments moments) {
   const bool fits = moments != Moments::fp32 && parameter.scalar_type() != at::kDouble &&
                     parameter.numel() >= kLeastCoded;
-  return fits ? kernels::states_coded(rule, group) : 0;
+  return fits ? kernels::states_coded(group.rule, group) : 0;
 }
 
-Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
-                   const kernels::Group& group, const Backend& backend,
-                   const StepOptions& options) {
+Member make_member(const at::Tensor& parameter, ParamState& state, const kernels::Group& group,
+                   const Backend& backend, const StepOptions& options) {
   const at::NoGradGuard no_grad;
+  const kernels::UpdateRule rule = group.rule;
   check_and_tidy(state, parameter, rule);
   Member member = member_for(parameter);
   member.state = &state;
@@ -263,7 +263,7 @@ Member make_member(const at::Tensor& parameter, ParamState& state, kernels::Upda
   state.step = state.step.defined() ? state.step.to(counter, at::kLong).reshape({})
                                     : at::zeros({}, at::TensorOptions(counter).dtype(at::kLong));
   const std::uint32_t kept = kernels::states_kept(rule, group);
-  const std::uint32_t coded = states_coded(parameter, rule, group, options.moments);
+  const std::uint32_t coded = states_coded(parameter, group, options.moments);
   std::uint32_t bit = 1;
   for (const kernels::State& one : kernels::info_of(rule).states) {
     std::optional<kernels::Codec> codec;

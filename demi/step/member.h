@@ -100,12 +100,12 @@ struct Groups {
 
 /// The parameter with its state: what is missing of the state is made, the rest is put into the
 /// layout, dtype and device of the array that is updated.
-Member make_member(const at::Tensor& parameter, ParamState& state, kernels::UpdateRule rule,
-                   const kernels::Group& group, const Backend& backend, const StepOptions& options);
+Member make_member(const at::Tensor& parameter, ParamState& state, const kernels::Group& group,
+                   const Backend& backend, const StepOptions& options);
 
 /// The states of the parameter that are kept in fewer bits; bit k is info_of(rule).states[k].
-std::uint32_t states_coded(const at::Tensor& parameter, kernels::UpdateRule rule,
-                           const kernels::Group& group, Moments moments);
+std::uint32_t states_coded(const at::Tensor& parameter, const kernels::Group& group,
+                           Moments moments);
 
 /// A parameter whose gradient counts in norm and finding, and which another process updates. It
 /// needs no state.

@@ -40,11 +40,18 @@ void check_limit(const char* name, double limit) {
             .accepted = "0 or more"});
 }
 
+/// Members of one rule in a row, so that a device launches each rule once.
+std::vector<GroupedMember> by_rule(std::vector<GroupedMember> members, const Groups& groups) {
+  std::ranges::stable_sort(members, {}, [&](const GroupedMember& one) {
+    return groups.numbers[static_cast<std::size_t>(one.group)].rule;
+  });
+  return members;
+}
+
 }  // namespace
 
-PendingStep::PendingStep(kernels::UpdateRule rule, StepOptions options, const Backend& backend,
-                         MemberSource& source)
-    : rule_(rule), options_(options), backend_(backend), source_(source) {
+PendingStep::PendingStep(StepOptions options, const Backend& backend, MemberSource& source)
+    : options_(options), backend_(backend), source_(source) {
   if (options.skip_norm_above) guard_.emplace(*options.skip_norm_above);
 }
 
@@ -63,7 +70,7 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
                                                   const Groups& groups) {
   using Key = std::tuple<int, int, bool>;  // device type and index, kernels of ours
   std::map<Key, std::pair<std::vector<Member>, std::vector<int>>> parts;
-  for (const auto& [member, group] : grouped) {
+  for (const auto& [member, group] : by_rule(grouped, groups)) {
     const auto device = member.work.device();
     const at::Tensor like = at::empty({0}, member.work.options().dtype(arithmetic_of(member)));
     const bool ours = static_cast<bool>(backend_.kernels_for(like, options_.path));
@@ -88,7 +95,7 @@ std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMembe
       states_[{std::get<0>(key), std::get<1>(key)}] = state;
     }
     const std::size_t count = members.size();
-    tables.emplace_back(first, kernels, rule_, std::move(members), group_of, groups, state);
+    tables.emplace_back(first, kernels, std::move(members), group_of, groups, state);
     first += count;
   }
   return tables;

@@ -32,9 +32,9 @@ struct Member;
 /// nothing. How long a record holds is in step_records.h; the tensors that records speak of are
 /// here.
 ///
-/// The parameters lie in one table a device, and one for fp64. If the only table is served by a
-/// device's kernels, the device decides, and the host reads nothing. The host joins what several
-/// tables found, which waits for each device once a step.
+/// The parameters lie in one table a device, whatever their rules, and one for fp64. If the only
+/// table is served by a device's kernels, the device decides, and the host reads nothing. The host
+/// joins what several tables found, which waits for each device once a step.
 class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
  public:
   ~PendingStep();
@@ -108,8 +108,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   friend class OptimizerState;
 
   /// `source` and `backend` outlive it.
-  PendingStep(kernels::UpdateRule rule, StepOptions options, const Backend& backend,
-              MemberSource& source);
+  PendingStep(StepOptions options, const Backend& backend, MemberSource& source);
 
   // For the optimizer.
   const StepOptions& options() const { return options_; }
@@ -169,7 +168,6 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   at::Tensor clip_factor(float max_norm) const;
   float scale() const;
 
-  kernels::UpdateRule rule_;
   StepOptions options_;
   const Backend& backend_;
   MemberSource& source_;

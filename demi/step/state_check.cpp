@@ -2,6 +2,8 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
+
 #include "demi/core/error.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/step/coded_state.h"
@@ -85,10 +87,31 @@ void check_codes(const kernels::State& of, const at::Tensor& values, const at::T
                             : "int8 with scales, or floating point numbers without");
 }
 
+/// A tensor that belongs to no state of the rule is that of another rule.
+void check_names(const ParamState& state, kernels::UpdateRule rule, const std::string& prefix) {
+  const auto states = kernels::info_of(rule).states;
+  for (const auto& [name, tensor] : state.tensors()) {
+    const auto is_of = [&, &seen = name](const kernels::State& one) {
+      return seen == one.name || seen == scale_name(one.name);
+    };
+    if (name == "step" || name == "master" || name == kRemainder ||
+        std::ranges::any_of(states, is_of))
+      continue;
+    std::string known = "step, master, remainder";
+    for (const kernels::State& one : states) known += std::string(", ") + one.name;
+    throw UsageError({.where = "optim.Optimizer",
+                      .what = "the state of a parameter is that of another update rule",
+                      .seen = prefix + name,
+                      .accepted = known,
+                      .advice = "erase the parameter's state before its group changes its rule"});
+  }
+}
+
 }  // namespace
 
 void check_state(const ParamState& state, const at::Tensor& parameter, kernels::UpdateRule rule,
                  const std::string& prefix) {
+  check_names(state, rule, prefix);
   ParamState tensors = state;  // which share their memory
   const auto named = [&](const char* name) { return Named{tensors[name], prefix + name}; };
   if (state.step.defined()) check_count(named("step"));

@@ -23,10 +23,9 @@ using tensor::is_16_bit;
 using tensor::kElementsPerThread;
 using tensor::storage_of;
 
-void add_states(kernels::TensorEntry& entry, ParamState& state, kernels::UpdateRule rule,
-                const kernels::Group& group) {
-  const std::span<const kernels::State> states = kernels::info_of(rule).states;
-  const std::uint32_t kept = kernels::states_kept(rule, group);
+void add_states(kernels::TensorEntry& entry, ParamState& state, const kernels::Group& group) {
+  const std::span<const kernels::State> states = kernels::info_of(group.rule).states;
+  const std::uint32_t kept = kernels::states_kept(group.rule, group);
   for (size_t k = 0; k < states.size(); ++k) {
     if ((kept >> k & 1U) == 0) continue;
     void* memory = state[states[k].name].mutable_data_ptr();
@@ -44,7 +43,7 @@ void* remainder_of(const Member& member) {
   return remainder.defined() ? remainder.mutable_data_ptr() : nullptr;
 }
 
-std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vector<Member>& members,
+std::vector<kernels::TensorEntry> entries_of(std::vector<Member>& members,
                                              const std::vector<int>& group_of,
                                              const std::vector<kernels::Group>& groups) {
   std::vector<kernels::TensorEntry> entries;
@@ -68,8 +67,7 @@ std::vector<kernels::TensorEntry> entries_of(kernels::UpdateRule rule, std::vect
                                .codec = *member.codec};
     else
       entry.parameter = static_cast<float*>(parameter);
-    const kernels::Group& group = groups[group_of[i]];
-    add_states(entry, *member.state, rule, group);
+    add_states(entry, *member.state, groups[group_of[i]]);
     entry.step = member.state->step.mutable_data_ptr<int64_t>();
     entries.push_back(entry);
   }
@@ -159,21 +157,21 @@ bool is_made_of_narrow(const Member& member, bool shown, const at::Tensor& gradi
 
 }  // namespace
 
-TensorTable::Kept TensorTable::Kept::of(kernels::UpdateRule rule, const kernels::Group& group) {
-  return {kernels::states_kept(rule, group), kernels::states_coded(rule, group)};
+TensorTable::Kept TensorTable::Kept::of(const kernels::Group& group) {
+  return {group.rule, kernels::states_kept(group.rule, group),
+          kernels::states_coded(group.rule, group)};
 }
 
-TensorTable::TensorTable(std::size_t first, TableKernels kernels, kernels::UpdateRule rule,
-                         std::vector<Member> members, const std::vector<int>& group_of,
-                         const Groups& groups, at::Tensor state)
+TensorTable::TensorTable(std::size_t first, TableKernels kernels, std::vector<Member> members,
+                         const std::vector<int>& group_of, const Groups& groups, at::Tensor state)
     : first_(first),
       kernels_(kernels),
       members_(std::move(members)),
-      plan_(rule, entries_of(rule, members_, group_of, groups.numbers), groups.numbers),
+      plan_(entries_of(members_, group_of, groups.numbers), groups.numbers),
       state_(std::move(state)),
       rates_(groups.numbers.size()) {
   if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
-  for (const auto& group : groups.numbers) kept_.push_back(Kept::of(rule, group));
+  for (const auto& group : groups.numbers) kept_.push_back(Kept::of(group));
   update_groups(groups);
   int64_t elements = 1;
   std::vector<at::Tensor> direct;
@@ -430,17 +428,26 @@ void TensorTable::finish() {
 }
 
 void TensorTable::run_update() {
-  const kernels::StepTable table = plan_.table();
+  kernels::StepTable table = plan_.table();
   kernels::decide(table);
   if (plan_.state().skipped != 0) return;
   if (!kernels_.cpu) return aten::update(plan_, members_);
-  at::parallel_for(0, table.block_count, grain_,
-                   [&](int64_t begin, int64_t end) { kernels_.cpu->update(table, begin, end); });
-  if (!kernels::info_of(plan_.rule()).has_trust) return;
+  for (const kernels::RuleRange& range : plan_.ranges()) {
+    table.range = range;
+    run_update(table);
+  }
+}
+
+/// Passes 2 and 3 of the table's range.
+void TensorTable::run_update(const kernels::StepTable& table) {
+  const auto each_block = [&](auto pass) {
+    at::parallel_for(table.range.first_block, table.range.end_block, grain_,
+                     [&](int64_t begin, int64_t end) { pass(table, begin, end); });
+  };
+  each_block(kernels_.cpu->update);
+  if (!kernels::info_of(table.range.rule).has_trust) return;
   kernels::decide_trust(table);
-  at::parallel_for(0, table.block_count, grain_, [&](int64_t begin, int64_t end) {
-    kernels_.cpu->apply_trust(table, begin, end);
-  });
+  each_block(kernels_.cpu->apply_trust);
 }
 
 void TensorTable::update(Records records) {
@@ -497,7 +504,7 @@ bool TensorTable::matches(const Groups& groups) const {
       return false;
   }
   for (size_t g = 0; g < kept_.size(); ++g)
-    if (Kept::of(plan_.rule(), groups.numbers[g]) != kept_[g]) return false;
+    if (Kept::of(groups.numbers[g]) != kept_[g]) return false;
   return true;
 }
 

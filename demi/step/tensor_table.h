@@ -25,9 +25,8 @@ class TensorTable {
   /// `first`: the place of its first member among those of all tables, which are the tensors of the
   /// step's records. `state`: on the device if the kernels are a device's (make_state), else
   /// undefined.
-  TensorTable(std::size_t first, TableKernels kernels, kernels::UpdateRule rule,
-              std::vector<Member> members, const std::vector<int>& group_of, const Groups& groups,
-              at::Tensor state);
+  TensorTable(std::size_t first, TableKernels kernels, std::vector<Member> members,
+              const std::vector<int>& group_of, const Groups& groups, at::Tensor state);
 
   kernels::StepPlan& plan() { return plan_; }
   std::vector<Member>& members() { return members_; }
@@ -95,8 +94,9 @@ class TensorTable {
 
   /// The states of a group.
   struct Kept {
+    kernels::UpdateRule rule;
     std::uint32_t all, coded;  // kernels::states_kept, kernels::states_coded
-    static Kept of(kernels::UpdateRule rule, const kernels::Group& group);
+    static Kept of(const kernels::Group& group);
     bool operator==(const Kept&) const = default;
   };
 
@@ -108,6 +108,7 @@ class TensorTable {
   void note_stream_of_inputs();
   void begin(Records records);
   void run_update();
+  void run_update(const kernels::StepTable& table);
   void finish();
 
   std::size_t first_;

@@ -214,7 +214,7 @@ inline void update_block(const StepTable& table, std::int64_t b, const Work& wor
 
 void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  with_rule(table.rule, [&]<UpdateRule rule>() {
+  with_rule(table.range.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
       const Work work = work_of(table, b);
       with_storage(tensor.gradient_storage,
@@ -240,7 +240,7 @@ void apply_range(const Work& work, Range range) {
 
 void apply_trust_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  with_rule(table.rule, [&]<UpdateRule rule>() {
+  with_rule(table.range.rule, [&]<UpdateRule rule>() {
     if constexpr (RuleOf<rule>::kTrust) {
       each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
         const Work work = work_of(table, b);

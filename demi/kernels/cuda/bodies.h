@@ -122,6 +122,7 @@ struct Measure {
   static constexpr int kArrive = 1 + SquareSum::phases;  // the phase in which a block's sums end
   static constexpr int kGather = kArrive + 1;
   static constexpr int phases = kGather + 1 + Fold::phases + 1;
+  static constexpr bool kAllBlocks = true;  // whatever range the table names
 
   /// Whether this thread block has nothing to do from phase p on; the same for all its threads.
   static DEMI_HOST_DEVICE bool ends(int p, const Shared& shared) {
@@ -416,7 +417,7 @@ struct Decide {
       const Group& group = table.groups[tensor.group];
       const std::int64_t step = *tensor.step += 1;
       table.coefficients[k] = tensor_coefficients(
-          group_coefficients(table.rule, group, learning_rate(group, shared.taken), step,
+          group_coefficients(group.rule, group, learning_rate(group, shared.taken), step,
                              tensor.scalar),
           tensor);
     }

@@ -12,7 +12,8 @@ namespace {
 
 template <class Body, class Launcher>
 void launch_blocks(Launcher& launcher, const StepTable& table) {
-  if (table.block_count > 0) launcher.template run<Body>(table.block_count, table);
+  const std::int64_t blocks = table.range.end_block - table.range.first_block;
+  if (blocks > 0) launcher.template run<Body>(blocks, table);
 }
 
 template <class Launcher>
@@ -27,32 +28,40 @@ void launch_decide(Launcher& launcher, const StepTable& table) {
 
 template <class Launcher>
 void launch_update(Launcher& launcher, const StepTable& table) {
-  with_rule(table.rule, [&]<UpdateRule rule>() {
+  with_rule(table.range.rule, [&]<UpdateRule rule>() {
     if constexpr (rule != UpdateRule::ema)
-      if (table.coded)
-        return table.grouped ? launch_blocks<UpdateCoded<rule>>(launcher, table)
-                             : launch_blocks<UpdateEach<rule>>(launcher, table);
+      if (table.range.coded)
+        return table.range.grouped ? launch_blocks<UpdateCoded<rule>>(launcher, table)
+                                   : launch_blocks<UpdateEach<rule>>(launcher, table);
     launch_blocks<Update<rule>>(launcher, table);
   });
 }
 
 template <class Launcher>
 void launch_apply_trust(Launcher& launcher, const StepTable& table) {
-  with_rule(table.rule, [&]<UpdateRule rule>() {
+  with_rule(table.range.rule, [&]<UpdateRule rule>() {
     if constexpr (RuleOf<rule>::kTrust) {
-      if (table.coded) return launch_blocks<ApplyTrustCoded<rule>>(launcher, table);
+      if (table.range.coded) return launch_blocks<ApplyTrustCoded<rule>>(launcher, table);
       launch_blocks<ApplyTrust<rule>>(launcher, table);
     }
   });
 }
 
-/// A whole step: three launches, four with a trust ratio (LAMB), whatever the number of tensors.
+/// A whole step of a table with one rule: three launches, four with a trust ratio (LAMB), whatever
+/// the number of tensors.
 template <class Launcher>
 void launch_step(Launcher& launcher, const StepTable& table) {
   launch_measure(launcher, table);
   launch_decide(launcher, table);
   launch_update(launcher, table);
   launch_apply_trust(launcher, table);
+}
+
+/// The block of thread block b of a launch.
+template <class Body>
+DEMI_HOST_DEVICE std::int64_t block_of(const StepTable& table, std::int64_t b) {
+  if constexpr (requires { Body::kAllBlocks; }) return b;
+  return table.range.first_block + b;
 }
 
 /// What a thread of the body keeps from phase to phase, besides Shared.

@@ -32,7 +32,7 @@ __global__ void __launch_bounds__(kThreads) run(const StepTable table) {
   for (int p = 0; p < Body::phases; ++p) {
     if (p > 0) __syncthreads();
     if (ends<Body>(p, shared)) return;  // all threads of the block, or none
-    run_phase<Body>(p, table, blockIdx.x, threadIdx.x, shared, carry);
+    run_phase<Body>(p, table, block_of<Body>(table, blockIdx.x), threadIdx.x, shared, carry);
   }
 }
 

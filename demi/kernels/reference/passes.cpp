@@ -133,7 +133,7 @@ void measure(const StepTable& table, std::int64_t begin, std::int64_t end) {
 
 void update(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  with_rule(table.rule, [&]<UpdateRule rule>() {
+  with_rule(table.range.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry&, Range range) {
       const Work work = work_of(table, b);
       for (std::int64_t at = range.begin; at < range.end; at += kCodeGroup)
@@ -145,7 +145,7 @@ void update(const StepTable& table, std::int64_t begin, std::int64_t end) {
 
 void apply_trust(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
-  with_rule(table.rule, [&]<UpdateRule rule>() {
+  with_rule(table.range.rule, [&]<UpdateRule rule>() {
     if constexpr (RuleOf<rule>::kTrust) {
       each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
         const Work work = work_of(table, b);

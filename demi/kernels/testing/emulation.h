@@ -23,7 +23,8 @@ struct HostLauncher {
     for (std::int64_t b = thread_blocks - 1; b >= 0; --b) {
       for (int p = 0; p < Body::phases && !ends<Body>(p, *shared); ++p) {
         for (int t = kThreads - 1; t >= 0; --t)
-          run_phase<Body>(p, table, b, t, *shared, carried[static_cast<std::size_t>(t)]);
+          run_phase<Body>(p, table, block_of<Body>(table, b), t, *shared,
+                          carried[static_cast<std::size_t>(t)]);
       }
     }
   }

@@ -163,7 +163,7 @@ void StepCase::step(const CpuKernels& kernels, std::int64_t cut) {
   reduce(table);
   decide(table);
   pass(kernels.update);
-  if (info_of(table.rule).has_trust) {
+  if (info_of(table.range.rule).has_trust) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }
