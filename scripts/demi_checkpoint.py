@@ -44,6 +44,7 @@ OPTIONS = {
     "RMSprop": ["lr", "alpha", "eps", "weight_decay", "momentum", "centered", "maximize"],
     "NAdam": ["lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay", "maximize"],
     "RAdam": ["lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize"],
+    "Adagrad": ["lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize"],
 }
 FLAGS = {"amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov"}
 COUNTS = {"growth_interval", "_growth_tracker"}  # whole numbers in torch.amp.GradScaler's state dict
@@ -443,11 +444,11 @@ def _optimizers(model, optimizers, step, kind):
 
 
 def save(path, model, optimizer=None, scaler=None, step=None, scheduler=None, kind=None):
-    """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam, SGD, RMSprop, NAdam or
-    RAdam), `scaler` and `scheduler` (of torch.optim.lr_scheduler) are objects or their state dicts; optimizers and schedulers also lists of
-    the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the steps taken; without it
-    those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not tell Adam from AdamW. It
-    is written beside, synchronised and renamed: whole or not at all."""
+    """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam, SGD, RMSprop, NAdam,
+    RAdam or Adagrad), `scaler` and `scheduler` (of torch.optim.lr_scheduler) are objects or their state dicts; optimizers and schedulers
+    also lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the steps taken;
+    without it those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not tell Adam
+    from AdamW. It is written beside, synchronised and renamed: whole or not at all."""
     path = Path(path)
     if path.exists():
         raise CheckpointError(f"{path}: is there already; name a folder that is not")

@@ -42,6 +42,8 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
     return std::make_unique<demi::optim::RMSprop>(groups, demi::optim::RMSpropOptions(0.5));
   if (kind.starts_with("nadam"))
     return std::make_unique<demi::optim::NAdam>(groups, demi::optim::NAdamOptions(0.5));
+  if (kind.starts_with("adagrad"))
+    return std::make_unique<demi::optim::Adagrad>(groups, demi::optim::AdagradOptions(0.5));
   if (kind.starts_with("radam"))
     return std::make_unique<demi::optim::RAdam>(groups, demi::optim::RAdamOptions(0.5));
   return std::make_unique<demi::optim::Adam>(groups, demi::optim::AdamOptions(0.5));

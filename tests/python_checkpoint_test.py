@@ -32,6 +32,7 @@ KINDS = {
     "rmsprop": (torch.optim.RMSprop, {"lr": 0.001, "momentum": 0.9, "centered": True, "alpha": 0.95, "eps": 1e-3}),
     "nadam": (torch.optim.NAdam, {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     "radam": (torch.optim.RAdam, {"lr": 0.01, "betas": (0.8, 0.9)}),
+    "adagrad": (torch.optim.Adagrad, {"lr": 0.02, "lr_decay": 0.1, "initial_accumulator_value": 0.5, "weight_decay": 0.01}),
     "adamw-bf16": (torch.optim.AdamW, {"lr": 0.01}),
     "sgd-cosine": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
 }

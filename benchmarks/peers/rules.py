@@ -1,4 +1,4 @@
-"""Writes rules.json: 50 steps of Python PyTorch's RMSprop, NAdam and RAdam in FP32 and FP64, for demi's tests to compare with.
+"""Writes rules.json: 50 steps of Python PyTorch's RMSprop, NAdam, RAdam and Adagrad in FP32 and FP64, for demi's tests to compare with.
 
     python rules.py > rules.json        (torch 2.15.0, CPU)
 
@@ -18,7 +18,6 @@ import torch  # noqa: E402
 
 warnings.filterwarnings("ignore")
 
-START = torch.tensor([math.cos(i) for i in range(19)])
 TARGET = torch.tensor([math.sin(3.0 * i) for i in range(19)])
 ELEMENT = torch.arange(19)
 STEPS = [1, 2, 10, 50]
@@ -41,7 +40,12 @@ CASES = {
     "radam_decay": ("RAdam", dict(lr=1e-2, weight_decay=1e-2)),
     "radam_decoupled": ("RAdam", dict(lr=1e-2, weight_decay=1e-1, decoupled_weight_decay=True)),
     "radam_maximize": ("RAdam", dict(lr=1e-4, maximize=True)),
+    "adagrad": ("Adagrad", dict(lr=1e-2)),
+    "adagrad_initial": ("Adagrad", dict(lr=5e-2, lr_decay=1e-2, initial_accumulator_value=0.1, eps=1e-4)),
+    "adagrad_decay": ("Adagrad", dict(lr=5e-2, weight_decay=1e-2)),
+    "adagrad_maximize": ("Adagrad", dict(lr=1e-4, lr_decay=0.5, maximize=True)),
 }
+SEEDS = {"Adagrad": [0, 1, 2]}  # of the others: 0
 
 _sqrt = torch.Tensor.sqrt
 
@@ -50,15 +54,19 @@ def _nearest_root(x):
     return _sqrt(x.double()).to(x.dtype)
 
 
-def walk(kind, options, dtype):
-    """Gradients by hand, the same in every language: a part of 4 bits by step and element, and a pull to the target."""
-    p = torch.nn.Parameter(START.to(dtype, copy=True))
+def start(seed):
+    return torch.tensor([math.cos(i + seed) for i in range(19)])
+
+
+def walk(kind, options, dtype, seed):
+    """Gradients by hand, the same in every language: a part of 4 bits by seed, step and element, and a pull to the target."""
+    p = torch.nn.Parameter(start(seed).to(dtype, copy=True))
     t = TARGET.to(dtype)
     optimizer = getattr(torch.optim, kind)([p], foreach=False, **options)
     track = []
     for step in range(1, STEPS[-1] + 1):
         with torch.no_grad():
-            part = (ELEMENT * 7 + step * 13) % 29 - 14
+            part = (ELEMENT * 7 + (step + 100 * seed) * 13) % 29 - 14
             p.grad = part.to(dtype) / 16 + (p - t) / 4
         optimizer.step()
         if step in STEPS:
@@ -70,11 +78,15 @@ def main():
     torch.Tensor.sqrt = _nearest_root
     torch.Tensor.sqrt_ = lambda x: x.copy_(_nearest_root(x))
     cases = {}
-    for name, (kind, options) in CASES.items():
-        cases[name] = {"kind": kind, "options": {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()},
-                       "fp32": walk(kind, options, torch.float32), "fp64": walk(kind, options, torch.float64)}
     numbers = lambda tensor: [float(v) for v in tensor.double()]
-    print(json.dumps({"torch": torch.__version__, "start": numbers(START), "target": numbers(TARGET), "steps": STEPS, "cases": cases},
+    for name, (kind, options) in CASES.items():
+        for seed in SEEDS.get(kind, [0]):
+            case = {"kind": kind, "options": {key: list(value) if isinstance(value, tuple) else value for key, value in options.items()},
+                    "fp32": walk(kind, options, torch.float32, seed), "fp64": walk(kind, options, torch.float64, seed)}
+            if seed:
+                case |= {"seed": seed, "start": numbers(start(seed))}
+            cases[f"{name}_seed_{seed}" if seed else name] = case
+    print(json.dumps({"torch": torch.__version__, "start": numbers(start(0)), "target": numbers(TARGET), "steps": STEPS, "cases": cases},
                      separators=(",", ":")))
 
 

@@ -245,8 +245,7 @@ constexpr std::array kInt8{Codec::softsign, Codec::root};
 CaseOptions moment_case(UpdateRule rule, const std::array<Codec, 2>& codecs = kBf16) {
   CaseOptions options = testing::coded_case(rule);
   options.codecs = codecs;
-  // Whose first state is the mean of squares.
-  if (rule == UpdateRule::rmsprop) std::swap((*options.codecs)[0], (*options.codecs)[1]);
+  if (testing::begins_with_squares(rule)) std::swap((*options.codecs)[0], (*options.codecs)[1]);
   return options;
 }
 

@@ -215,9 +215,8 @@ TEST(CodedWeights, EveryPathAndTheDeviceGiveTheBitsOfTheReference) {
         SCOPED_TRACE(::testing::Message()
                      << static_cast<int>(rule) << " " << static_cast<int>(codec) << " " << coded);
         CaseOptions options = weight_case(rule, codec);
-        const bool begins_with_squares = rule == UpdateRule::rmsprop;
         if (coded)
-          options.codecs = {begins_with_squares ? Codec::root : Codec::softsign,
+          options.codecs = {testing::begins_with_squares(rule) ? Codec::root : Codec::softsign,
                             Codec::bf16_by_chance};
         options.offset = coded ? 3 : 0;
         options.awkward = coded;

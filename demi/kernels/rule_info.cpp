@@ -37,11 +37,16 @@ std::uint32_t states_kept(UpdateRule rule, const Group& group) {
       rule, [&](const State& state) { return state.kept_if == 0 || (flags & state.kept_if) != 0; });
 }
 
+float initial_of(UpdateRule rule, const State& state, const Group& group) {
+  return with_rule(rule, [&]<UpdateRule of>() { return RuleOf<of>::initial(state, group); });
+}
+
 std::uint32_t states_coded(UpdateRule rule, const Group& group) {
   if (group.fp32_states) return 0;
   const std::uint32_t flags = flags_of(rule, group);
   return states_kept(rule, group) & states_where(rule, [&](const State& state) {
-           return state.form == StateForm::array && (flags & state.fp32_if) == 0;
+           return state.form == StateForm::array && !state.always_fp32 &&
+                  (flags & state.fp32_if) == 0;
          });
 }
 

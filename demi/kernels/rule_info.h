@@ -19,6 +19,8 @@ DEMI_API RuleInfo info_of(UpdateRule rule);
 
 /// Whether a group with these numbers keeps the state; bit k is info_of(rule).states[k].
 DEMI_API std::uint32_t states_kept(UpdateRule rule, const Group& group);
+/// The number that the state begins with in a group with these numbers.
+DEMI_API float initial_of(UpdateRule rule, const State& state, const Group& group);
 /// The arrays among them that may be coded.
 DEMI_API std::uint32_t states_coded(UpdateRule rule, const Group& group);
 

@@ -59,6 +59,11 @@ struct Formula {
                  std::sqrt((rho - 4) * (rho - 2) * last / ((last - 4) * (last - 2) * rho)) *
                  std::sqrt(1 - power) / (second.sqrt() + eps);
       weight = weight - rate * update;
+    } else if (kind == KindId::kAdagrad) {
+      g = g + decay * weight;
+      if (t == 1) second = torch::full_like(g, 0.25);
+      second = second + g * g;
+      weight = weight - rate / (1 + (t - 1) * 0.5) * g / (second.sqrt() + 1e-10);
     } else {  // Lion
       if (t == 1) first = torch::zeros_like(g);
       const at::Tensor direction = (0.9 * first + 0.1 * g).sign();

@@ -12,7 +12,18 @@ namespace demi::optim::testing {
 using Tensors = std::vector<at::Tensor>;
 
 /// An optimizer for each kind of state.
-enum class KindId { kSgd, kMomentum, kAdam, kAmsgrad, kLamb, kLion, kRMSprop, kNAdam, kRAdam };
+enum class KindId {
+  kSgd,
+  kMomentum,
+  kAdam,
+  kAmsgrad,
+  kLamb,
+  kLion,
+  kRMSprop,
+  kNAdam,
+  kRAdam,
+  kAdagrad
+};
 
 inline std::unique_ptr<Optimizer> make(KindId kind, const Tensors& p, StepOptions step = {},
                                        const Backend& backend = machine_backend()) {
@@ -36,6 +47,11 @@ inline std::unique_ptr<Optimizer> make(KindId kind, const Tensors& p, StepOption
       return std::make_unique<On<NAdam>>(backend, p, NAdamOptions(0.1).weight_decay(0.1), step);
     case KindId::kRAdam:
       return std::make_unique<On<RAdam>>(backend, p, RAdamOptions(0.1).betas({0.9, 0.9}), step);
+    case KindId::kAdagrad:
+      return std::make_unique<On<Adagrad>>(
+          backend, p,
+          AdagradOptions(0.1).weight_decay(0.1).lr_decay(0.5).initial_accumulator_value(0.25),
+          step);
     case KindId::kLion:
       break;
   }
@@ -57,6 +73,6 @@ inline constexpr std::array kKinds{
     Kind{"Adam", KindId::kAdam},       Kind{"AdamW with amsgrad", KindId::kAmsgrad},
     Kind{"LAMB", KindId::kLamb},       Kind{"Lion", KindId::kLion},
     Kind{"RMSprop", KindId::kRMSprop}, Kind{"NAdam", KindId::kNAdam},
-    Kind{"RAdam", KindId::kRAdam}};
+    Kind{"RAdam", KindId::kRAdam},     Kind{"Adagrad", KindId::kAdagrad}};
 
 }  // namespace demi::optim::testing

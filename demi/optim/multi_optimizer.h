@@ -20,8 +20,8 @@ namespace demi::optim {
 class DEMI_API MultiOptimizer : public Optimizer {
  public:
   /// `groups`: each with options, demi's or LibTorch's SGDOptions, AdamOptions, AdamWOptions,
-  /// RMSpropOptions. They are whole: nothing is inherited. Throws UsageError for a group without
-  /// options, for options of another type, and as RuleOptimizer's constructor.
+  /// RMSpropOptions, AdagradOptions. They are whole: nothing is inherited. Throws UsageError for a
+  /// group without options, for options of another type, and as RuleOptimizer's constructor.
   explicit MultiOptimizer(const std::vector<torch::optim::OptimizerParamGroup>& groups,
                           StepOptions step = {});
 

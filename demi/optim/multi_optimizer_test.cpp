@@ -268,8 +268,8 @@ TEST(MultiOptimizer, RefusesGroupsWithoutARule) {
   groups.emplace_back(Tensors{p[1]});
   EXPECT_THAT(complaint([&] { MultiOptimizer{groups}; }), HasSubstr("group 1"));
   groups.pop_back();
-  add(groups, {p[1]}, torch::optim::AdagradOptions(0.1));
-  EXPECT_THAT(complaint([&] { MultiOptimizer{groups}; }), HasSubstr("AdagradOptions"));
+  add(groups, {p[1]}, torch::optim::LBFGSOptions(0.1));
+  EXPECT_THAT(complaint([&] { MultiOptimizer{groups}; }), HasSubstr("LBFGSOptions"));
   EXPECT_THAT(complaint([] { MultiOptimizer{Groups{}}; }), HasSubstr("no options"));
 }
 

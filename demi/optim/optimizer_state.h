@@ -84,8 +84,8 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
                                       const std::vector<StateDict>& groups = {});
 
   void save(torch::serialize::OutputArchive& archive) const override;
-  /// Reads torch::optim's archives of SGD, Adam and AdamW too. Throws UsageError for an archive
-  /// that does not fit, and then changes nothing.
+  /// Reads torch::optim's archives of SGD, Adam, AdamW, RMSprop and Adagrad, too. Throws UsageError
+  /// for an archive that does not fit, and then changes nothing.
   void load(torch::serialize::InputArchive& archive) override;
 
   /// Shares the state: this process keeps that of the parameters that `share` holds, and drops that

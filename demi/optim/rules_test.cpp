@@ -1,4 +1,4 @@
-// RMSprop, NAdam and RAdam against Python PyTorch's single tensor forms over 50 steps
+// RMSprop, NAdam, RAdam and Adagrad against Python PyTorch's single tensor forms over 50 steps
 // (benchmarks/peers/rules.py).
 #include <gtest/gtest.h>
 #include <torch/torch.h>
@@ -9,6 +9,7 @@
 #include <sstream>
 
 #include "demi/core/source_dir_testing.h"
+#include "demi/optim/adagrad.h"
 #include "demi/optim/nadam.h"
 #include "demi/optim/radam.h"
 #include "demi/optim/rmsprop.h"
@@ -48,6 +49,7 @@ std::unique_ptr<Optimizer> made(const at::Tensor& p, const json& options) {
 std::unique_ptr<Optimizer> made(const json& one, const at::Tensor& p) {
   const std::string kind = one.at("kind");
   if (kind == "RMSprop") return made<RMSprop>(p, one.at("options"));
+  if (kind == "Adagrad") return made<Adagrad>(p, one.at("options"));
   if (kind == "NAdam") return made<NAdam>(p, one.at("options"));
   return made<RAdam>(p, one.at("options"));
 }
@@ -58,7 +60,8 @@ at::Tensor values(const json& row, at::ScalarType dtype) {
 
 /// The parameter after each of the file's steps: (steps, elements).
 at::Tensor walk(const json& one, at::ScalarType dtype) {
-  const at::Tensor p = values(peer().at("start"), dtype).requires_grad_();
+  const int seed = one.value("seed", 0);
+  const at::Tensor p = values(seed ? one.at("start") : peer().at("start"), dtype).requires_grad_();
   const at::Tensor target = values(peer().at("target"), dtype);
   const auto optimizer = made(one, p);
   const auto steps = peer().at("steps").get<std::vector<int>>();
@@ -66,7 +69,7 @@ at::Tensor walk(const json& one, at::ScalarType dtype) {
   for (int step = 1; step <= steps.back(); ++step) {
     {
       const at::NoGradGuard no_grad;
-      const at::Tensor part = (torch::arange(19) * 7 + step * 13).remainder(29) - 14;
+      const at::Tensor part = (torch::arange(19) * 7 + (step + 100 * seed) * 13).remainder(29) - 14;
       p.mutable_grad() = part.to(dtype) / 16 + (p - target) / 4;
     }
     optimizer->step();
@@ -112,6 +115,12 @@ TEST(Rules, OptionsOutOfRangeAreNamed) {
               RAdam({p}, RAdamOptions(1).betas({0.9, 1.0}));
             }).find("beta2"),
             std::string::npos);
+  EXPECT_NE(refused([&] { Adagrad({p}, AdagradOptions(1).lr_decay(-1)); }).find("lr_decay"),
+            std::string::npos);
+  EXPECT_NE(refused([&] {
+              Adagrad({p}, AdagradOptions(1).initial_accumulator_value(HUGE_VAL));
+            }).find("initial_accumulator_value"),
+            std::string::npos);
 }
 
 // The product of the momentums so far is a number of the parameter: saved, and not moved by a step
@@ -144,13 +153,13 @@ TEST(Rules, NAdamsProductIsSavedAndSkipsWithTheStep) {
             std::string::npos);
 }
 
-// Both ways between demi's RMSprop and LibTorch's.
-TEST(Rules, RMSpropsStateMovesToAndFromLibTorch) {
-  const auto options = torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true);
+/// Both ways between demi's optimizer and LibTorch's of the same options.
+template <class Mine, class Theirs>
+void expect_state_moves_to_and_from_libtorch(const auto& options) {
   const at::Tensor p = torch::linspace(-1, 1, 7).requires_grad_(),
                    q = torch::linspace(-1, 1, 7).requires_grad_();
-  torch::optim::RMSprop theirs({p}, options);
-  RMSprop mine({q}, options);
+  Theirs theirs({p}, options);
+  Mine mine({q}, options);
   const auto step = [](torch::optim::Optimizer& optimizer, const at::Tensor& x, int t) {
     x.mutable_grad() = (torch::arange(7) + t).cos();
     optimizer.step();
@@ -161,13 +170,13 @@ TEST(Rules, RMSpropsStateMovesToAndFromLibTorch) {
   torch::save(theirs, to);
   torch::save(mine, from);
   const at::Tensor r = p.detach().clone().requires_grad_(), s = q.detach().clone().requires_grad_();
-  RMSprop read({r}, options);
-  torch::optim::RMSprop back({s}, options);
+  Mine read({r}, options);
+  Theirs back({s}, options);
   torch::load(read, to);
   torch::load(back, from);
   // A state of LibTorch's that a program puts there.
   const at::Tensor u = p.detach().clone().requires_grad_();
-  RMSprop placed({u}, options);
+  Mine placed({u}, options);
   placed.state()[u.unsafeGetTensorImpl()] = theirs.state().at(p.unsafeGetTensorImpl())->clone();
   for (int t = 3; t < 6; ++t) {
     step(placed, u, t);  // copies, before LibTorch's goes on
@@ -176,7 +185,55 @@ TEST(Rules, RMSpropsStateMovesToAndFromLibTorch) {
   for (const auto& [name, x] : std::map<std::string, at::Tensor>{
            {"demi's", q}, {"read by demi", r}, {"read by LibTorch", s}, {"placed", u}})
     EXPECT_TRUE(at::allclose(p, x, 1e-5, 1e-5)) << name << "\n" << p - x;
-  EXPECT_EQ(read.state_tensors().at("0.step").item<int64_t>(), 6);
+  EXPECT_EQ(read.state_tensors().at("0.step").template item<int64_t>(), 6);
+}
+
+TEST(Rules, RMSpropsStateMovesToAndFromLibTorch) {
+  expect_state_moves_to_and_from_libtorch<RMSprop, torch::optim::RMSprop>(
+      torch::optim::RMSpropOptions(0.01).momentum(0.9).centered(true));
+}
+
+TEST(Rules, AdagradsStateMovesToAndFromLibTorch) {
+  expect_state_moves_to_and_from_libtorch<Adagrad, torch::optim::Adagrad>(
+      torch::optim::AdagradOptions(0.1).lr_decay(0.1).weight_decay(0.01).initial_accumulator_value(
+          0.5));
+}
+
+// LibTorch's makes the sum before the first step.
+TEST(Rules, AnAdagradOfLibTorchThatTookNoStepIsRead) {
+  const at::Tensor p = torch::ones(3).requires_grad_(), q = torch::ones(3).requires_grad_();
+  const auto options = torch::optim::AdagradOptions(0.1).initial_accumulator_value(0.5);
+  torch::optim::Adagrad theirs({p}, options);
+  std::stringstream file;
+  torch::save(theirs, file);
+  Adagrad mine({q}, AdagradOptions(0.3));
+  torch::load(mine, file);
+  EXPECT_EQ(mine.steps_taken(), 0);
+  for (const at::Tensor& x : {p, q}) x.mutable_grad() = torch::full({3}, 2.0F);
+  theirs.step();
+  mine.step();
+  EXPECT_TRUE(at::allclose(p, q));
+  EXPECT_TRUE(at::equal(mine.state_tensors().at("0.sum"), torch::full({3}, 4.5F)));
+}
+
+// Each group's sum begins with its own value, in FP32 whatever the moments of the optimizer are.
+TEST(Rules, AdagradsSumBeginsWithTheGroupsValueAndStaysInFp32) {
+  const at::Tensor p = torch::ones({64, 64}).requires_grad_(),
+                   q = torch::ones({64, 64}).requires_grad_();
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(std::vector{p});
+  groups.emplace_back(std::vector{q}, std::make_unique<AdagradOptions>(
+                                          AdagradOptions().initial_accumulator_value(2)));
+  for (const Moments moments : {Moments::fp32, Moments::bf16, Moments::int8}) {
+    Adagrad adagrad(groups, AdagradOptions(0.5).initial_accumulator_value(0.25),
+                    {.moments = moments});
+    for (const at::Tensor& x : {p, q}) x.mutable_grad() = torch::full({64, 64}, 3.0F);
+    adagrad.step();
+    const auto state = adagrad.state_tensors();
+    EXPECT_TRUE(at::equal(state.at("0.sum"), torch::full({64, 64}, 9.25F)));
+    EXPECT_TRUE(at::equal(state.at("1.sum"), torch::full({64, 64}, 11.0F)));
+    EXPECT_EQ(state.count("0.sum_scale"), 0U);
+  }
 }
 
 }  // namespace

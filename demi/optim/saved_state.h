@@ -29,10 +29,10 @@ void write_archive(torch::serialize::OutputArchive& archive, const Rules& rules,
                    const std::vector<torch::optim::OptimizerParamGroup>& groups,
                    const NamedTensors& tensors);
 
-/// Reads archives of demi's optimizers and of torch::optim's SGD, Adam and AdamW. Those of
-/// torch::optim count steps as a number, or not at all, and do not name their class: it is known by
-/// the names of options and state. `rules`, `group_sizes`: the rule and the number of parameters of
-/// each group.
+/// Reads archives of demi's optimizers and of torch::optim's SGD, Adam, AdamW, RMSprop and
+/// Adagrad. Those of torch::optim count steps as a number, or not at all, and do not name their
+/// class: it is known by the names of options and state. `rules`, `group_sizes`: the rule and the
+/// number of parameters of each group.
 Archived read_archive(torch::serialize::InputArchive& archive, const Rules& rules,
                       const std::vector<size_t>& group_sizes);
 

@@ -265,7 +265,8 @@ Member make_member(const at::Tensor& parameter, ParamState& state, const kernels
   const std::uint32_t kept = kernels::states_kept(rule, group);
   const std::uint32_t coded = states_coded(parameter, group, options.moments);
   std::uint32_t bit = 1;
-  for (const kernels::State& one : kernels::info_of(rule).states) {
+  for (kernels::State one : kernels::info_of(rule).states) {
+    one.initial = kernels::initial_of(rule, one, group);
     std::optional<kernels::Codec> codec;
     if ((coded & bit) != 0) codec = codec_for(one, options.moments, member.work);
     if ((kept & bit) != 0) make_state_of_rule(state, one, member.work, counter, codec);

@@ -25,8 +25,8 @@ enum class Moments : std::uint8_t {
   fp32,
   /// bf16, rounded up or down by chance in each step, so that small changes count in the mean: 4
   /// bytes a parameter less for Adam. Tensors under kLeastCoded elements and FP64 parameters keep
-  /// their dtype, as do amsgrad's maximum, RMSprop's averages where it is centered, and groups
-  /// whose options have fp32_states(true).
+  /// their dtype, as do amsgrad's maximum, RMSprop's averages where it is centered, Adagrad's sum,
+  /// and groups whose options have fp32_states(true).
   bf16,
   /// 8 bits in groups of 32 neighbours with a scale each, rounded by chance: 5.9 bytes a parameter
   /// less of Adam. For tensors in contiguous memory; others that `bf16` would convert are bf16.

@@ -318,7 +318,8 @@ std::vector<Setting> training_settings() {
             lab::names_of(optimizer_kinds())),
       words("optimizer-options", &Config::optimizer_options,
             "Other options of the update rule, by comma: eps=1e-6,beta2=0.95; rmsprop also alpha "
-            "and centered, nadam momentum_decay, nadam and radam decoupled_weight_decay"),
+            "and centered, nadam momentum_decay, nadam and radam decoupled_weight_decay, adagrad "
+            "lr_decay and initial_accumulator_value"),
       words("betas", &Config::betas,
             "Decay rates of the moments, by comma: 0.9,0.95; empty: those of the update rule"),
       real("lr", &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),

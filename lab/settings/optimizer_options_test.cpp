@@ -49,6 +49,9 @@ TEST(OptimizerOptions, ReachEveryGroupByName) {
   EXPECT_EQ(nadam.at("momentum_decay"), 0.1);
   EXPECT_EQ(nadam.at("decoupled_weight_decay"), 1);
   EXPECT_EQ(numbers("radam", "beta2=0.9").at("betas.1"), 0.9);
+  const StateDict adagrad = numbers("adagrad", "lr_decay=0.1,initial_accumulator_value=0.5");
+  EXPECT_EQ(adagrad.at("lr_decay"), 0.1);
+  EXPECT_EQ(adagrad.at("initial_accumulator_value"), 0.5);
   EXPECT_EQ(numbers("lamb", "trust_limit=10").at("trust_limit"), 10);
 }
 
@@ -90,6 +93,8 @@ TEST(OptimizerOptions, WhatIsNoOptionIsNamed) {
   EXPECT_THAT(seen("adamw", "beta2=1"), HasSubstr("beta2 is out of range"));
   EXPECT_THAT(seen("adamw", "amsgrad=2"), HasSubstr("flag"));
   EXPECT_THAT(seen("rmsprop", "alpha=-0.5"), HasSubstr("alpha is out of range"));
+  EXPECT_THAT(seen("adagrad", "initial_accumulator_value=-1"),
+              HasSubstr("initial_accumulator_value is out of range"));
 }
 
 // Before data are read and a network is made.

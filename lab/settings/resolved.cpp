@@ -64,7 +64,13 @@ Backends backends_of(const Config& config) {
 namespace {
 
 void check_moments(const Config& config) {
-  if (config.moments == "fp32" || config.optimizer != "sgd" || config.momentum != 0) return;
+  if (config.moments == "fp32") return;
+  if (config.optimizer == "adagrad")
+    throw UsageError({.where = "--moments",
+                      .what = "has no effect on adagrad, whose sum stays in fp32",
+                      .seen = config.moments,
+                      .advice = "leave out --moments"});
+  if (config.optimizer != "sgd" || config.momentum != 0) return;
   throw UsageError({.where = "--moments",
                     .what = "has no effect on sgd without momentum, which keeps none",
                     .seen = config.moments,

@@ -264,6 +264,9 @@ TEST(Plan, MomentsReachTheOptimizerThatKeepsSome) {
   set(config, "optimizer", "sgd", "");
   set(config, "moments", "int8", "");
   EXPECT_THROW(resolve(config), UsageError) << "sgd without momentum";
+  Config adagrad = config;
+  set(adagrad, "optimizer", "adagrad", "");
+  EXPECT_THROW(resolve(adagrad), UsageError) << "adagrad";
   set(config, "momentum", "0.9", "");
   const auto codes = [&](const char* seed) {
     set(config, "seed", seed, "");

@@ -14,6 +14,7 @@
 #include DEMI_RULE(rmsprop)
 #include DEMI_RULE(nadam)
 #include DEMI_RULE(radam)
+#include DEMI_RULE(adagrad)
 
 // More of such lines, outside of the tree: -DDEMI_MORE_RULES='"FILE"'.
 #ifdef DEMI_MORE_RULES

@@ -28,6 +28,8 @@ struct Base {
   /// what pass 2 takes the norm of and pass 3 moves the parameter by.
   static constexpr bool kTrust = false;
 
+  /// The number that a state begins with.
+  static float initial(const State& state, const Group&) { return state.initial; }
   /// Flags besides those that every group sets (group_coefficients).
   static DEMI_HOST_DEVICE std::uint32_t flags(const Group&) { return 0; }
   /// Changes the numbers that every group sets, and adds its own. FP64, rounded once.

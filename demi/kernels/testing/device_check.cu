@@ -183,8 +183,7 @@ bool agrees_with_codecs(const CudaKernels& kernels) {
   bool all = true;
   for (const UpdateRule rule : testing::all_rules()) {
     for (const int offset : {0, 3}) {
-      // A mean of squares is RMSprop's first state, and the second one of the others.
-      const std::array in_8_bits = rule == UpdateRule::rmsprop
+      const std::array in_8_bits = testing::begins_with_squares(rule)
                                        ? std::array{Codec::root, Codec::softsign}
                                        : std::array{Codec::softsign, Codec::root};
       CaseOptions options;

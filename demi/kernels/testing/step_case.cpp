@@ -75,7 +75,7 @@ StepCase::StepCase(const CaseOptions& options) : offset_(options.offset), scale_
     };
     tensor.number = static_cast<std::int32_t>(t);
     tensor.parameter = floats(1.0f, options.awkward, false);
-    tensor.moment[0] = floats(0.1f, false, false);
+    tensor.moment[0] = floats(0.1f, false, begins_with_squares(options.rule));
     tensor.moment[1] = floats(0.01f, false, true);
     if (options.weight) {
       tensor.coded_parameter = coded(tensor.parameter, n, *options.weight);
@@ -193,6 +193,11 @@ std::vector<unsigned char> StepCase::written_with_one_nan() const {
     at += one.bytes;
   }
   return bytes;
+}
+
+bool begins_with_squares(UpdateRule rule) {
+  const auto states = info_of(rule).states;
+  return !states.empty() && states.front().is_square;
 }
 
 std::vector<UpdateRule> all_rules() {

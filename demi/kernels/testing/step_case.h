@@ -73,6 +73,9 @@ class StepCase {
 /// Every update rule, EMA's too.
 std::vector<UpdateRule> all_rules();
 
+/// Whether the rule's first state is one of squares: those are never below 0.
+bool begins_with_squares(UpdateRule rule);
+
 /// The paths of this machine other than reference.
 std::vector<const CpuKernels*> simd_paths();
 
