@@ -304,6 +304,18 @@ void optim_1(torch::nn::Sequential& model, const demi::optim::AdamWOptions& opti
                            {.skip_norm_above = demi::optim::NormLimit{.deviations = 6}});
 }
 
+struct Points : torch::nn::Module {
+  torch::Tensor means = register_parameter("means", torch::rand({100, 3}));
+
+  // rows: int64, the old row of each new one, or -1 for a new row
+  void replace(demi::optim::Optimizer& optimizer, const torch::Tensor& values,
+               const torch::Tensor& rows) {
+    const torch::Tensor old = means;
+    means = parameters_["means"] = values.detach().requires_grad_();  // registered, and assigned
+    demi::optim::replace_parameter(optimizer, old, means, rows);
+  }
+};
+
 void products_0(const torch::Tensor& x, const torch::Tensor& weight) {
   demi::Autocast region(torch::kCPU, torch::kBFloat16);
   torch::Tensor y = torch::linear(x, weight);

@@ -10,6 +10,8 @@
 #include <shared_mutex>
 #include <unordered_map>
 
+#include "demi/tensor/replacement_notice.h"
+
 namespace demi {
 namespace {
 
@@ -116,8 +118,29 @@ void watch_copies() {
 
 }  // namespace
 
+namespace {
+
+// The mark goes to the parameter that stands in the place of another one.
+void pass_on(const tensor::Replacement& replacement) {
+  auto& all = marks();
+  std::optional<c10::ScalarType> dtype;
+  {
+    const std::shared_lock lock(all.mutex);
+    dtype = by_parameter(all, replacement.old);
+    if (!dtype) dtype = by_memory(all, replacement.old);
+  }
+  if (dtype) mark_part(replacement.by, *dtype);
+}
+
+void watch_replacements() {
+  [[maybe_unused]] static const bool once = (tensor::on_each_replacement(&pass_on), true);
+}
+
+}  // namespace
+
 void mark_part(const at::Tensor& parameter, c10::ScalarType dtype) {
   watch_copies();
+  watch_replacements();
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
   all.by_parameter.insert_or_assign(parameter.unsafeGetTensorImpl(),

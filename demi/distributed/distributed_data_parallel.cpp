@@ -22,6 +22,7 @@
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/reducer.h"
 #include "demi/tensor/dtype.h"
+#include "demi/tensor/replaced_parameter.h"
 
 namespace demi::distributed {
 namespace {
@@ -198,7 +199,7 @@ void broadcast_weights(torch::nn::Module& model, ProcessGroup& group) {
   for (const at::Tensor& buffer : model.buffers()) become_rank_0s(buffer, group);
 }
 
-struct DistributedDataParallel::Impl {
+struct DistributedDataParallel::Impl final : tensor::ReplacementObserver {
   ProcessGroup& group;
   DistributedOptions options;
   Weights named;
@@ -206,24 +207,58 @@ struct DistributedDataParallel::Impl {
   std::shared_ptr<Reducer> reducer;
   std::vector<autograd::PostAccumulateGradHook*> hooks;  // by parameter; none for one rank
 
+  Impl(ProcessGroup& of, const DistributedOptions& with, const Weights& all)
+      : group(of), options(with), named(all), parameters(trainable(all, of.world_size() == 1)) {
+    for (const auto& [name, parameter] : named) observe(parameter);
+  }
+  void add_hook(std::size_t index) {
+    auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);
+    auto hook = std::make_unique<GradientHook>(reducer, index, std::move(slot));
+    hooks[index] = hook.get();
+    autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(hook));
+  }
+  // A hook that other code wrapped stays.
+  void remove_hook(std::size_t index) {
+    auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);
+    if (slot.get() != hooks[index]) return;
+    auto before = static_cast<GradientHook*>(hooks[index])->release_before();
+    autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(before));
+  }
   void add_hooks() {
-    for (std::size_t index = 0; index < parameters.size(); ++index) {
-      auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);
-      auto hook = std::make_unique<GradientHook>(reducer, index, std::move(slot));
-      hooks.push_back(hook.get());
-      autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(hook));
-    }
+    hooks.resize(parameters.size());
+    for (std::size_t index = 0; index < parameters.size(); ++index) add_hook(index);
   }
-  // A hook that other code wrapped stays, and does nothing from then on.
-  ~Impl() {
-    for (std::size_t index = 0; index < hooks.size(); ++index) {
-      auto& slot = autograd::impl::post_acc_grad_hooks(parameters[index]);
-      if (slot.get() != hooks[index]) continue;
-      auto before = static_cast<GradientHook*>(hooks[index])->release_before();
-      autograd::impl::set_post_acc_grad_hooks(parameters[index], std::move(before));
-    }
+  ~Impl() override {
+    for (std::size_t index = 0; index < hooks.size(); ++index) remove_hook(index);
   }
+
+  void require_replaceable(const tensor::Replacement& replacement) const override;
+  void replace(const tensor::Replacement& replacement) override;
 };
+
+// Ranks that replace otherwise would train apart, or send buckets of other sizes.
+void DistributedDataParallel::Impl::require_replaceable(
+    const tensor::Replacement& replacement) const {
+  if (group.world_size() == 1) return;
+  std::string text;
+  for (const auto& [name, parameter] : named)
+    if (parameter.is_same(replacement.old)) text += line_of("replaced", name, replacement.by);
+  text += fmt::format("its values: checksum {:08x}\nits rows: checksum {:08x}\n",
+                      checksum(replacement.by), checksum(replacement.rows));
+  group.require_same("a replaced parameter", text);
+}
+
+void DistributedDataParallel::Impl::replace(const tensor::Replacement& replacement) {
+  for (auto& [name, parameter] : named)
+    if (parameter.is_same(replacement.old)) parameter = replacement.by;
+  for (std::size_t index = 0; index < parameters.size(); ++index) {
+    if (!parameters[index].is_same(replacement.old)) continue;
+    if (!hooks.empty()) remove_hook(index);
+    parameters[index] = replacement.by;
+    reducer->replace(index, replacement.by);
+    if (!hooks.empty()) add_hook(index);
+  }
+}
 
 DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, ProcessGroup& group,
                                                  const DistributedOptions& options)
@@ -235,8 +270,7 @@ DistributedDataParallel::DistributedDataParallel(torch::nn::Module& model, Proce
   check(options);
   const Weights named = parameters_of(model, more);
   group.require_same("the model or its options", description(model, named, options));
-  impl_ = std::make_shared<Impl>(
-      Impl{group, options, named, trainable(named, group.world_size() == 1)});
+  impl_ = std::make_shared<Impl>(group, options, named);
   if (group.world_size() > 1) compare_weights(weights_of(model, named), group, options);
   broadcast_weights(model, group);
   {

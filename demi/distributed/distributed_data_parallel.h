@@ -91,6 +91,7 @@ struct Reduced {
 /// ones in the same order. A parameter that no rank used keeps its .grad; one that some rank used
 /// gets the average on all, in which the others count as 0. Sparse gradients are refused.
 /// Parameters may be frozen and unfrozen (requires_grad) at any time; frozen ones are not sent.
+/// optim::replace_parameter may replace one, on all ranks alike.
 class DEMI_API DistributedDataParallel {
  public:
   /// Throws UsageError on every rank, and names the difference, if models or options differ. Makes

@@ -49,6 +49,14 @@ Reducer::Reducer(std::vector<at::Tensor> parameters, std::vector<at::Tensor> buf
       accumulated_(parameters_.size()),
       active_(group.world_size()) {}
 
+void Reducer::replace(std::size_t index, const at::Tensor& parameter) {
+  const std::lock_guard lock(mutex_);
+  parameters_[index] = parameter;
+  accumulated_[index] = false;
+  plan_ = {};
+  flat_.clear();
+}
+
 std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {
   const at::NoGradGuard no_grad;
   const std::lock_guard lock(mutex_);

@@ -31,6 +31,10 @@ class DEMI_API Reducer {
   Reducer(std::vector<at::Tensor> parameters, std::vector<at::Tensor> buffers, ProcessGroup& group,
           DistributedOptions options);
 
+  /// Another parameter stands in this one's place, on all ranks, between two rounds: the next round
+  /// plans anew.
+  void replace(std::size_t index, const at::Tensor& parameter);
+
   void set_synchronises(bool value) { synchronises_ = value; }
   bool synchronises() const { return synchronises_; }
 

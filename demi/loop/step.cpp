@@ -27,6 +27,7 @@
 #include "demi/step/pending_step.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
+#include "demi/tensor/replaced_parameter.h"
 
 namespace demi::loop {
 namespace {
@@ -76,7 +77,7 @@ std::vector<std::unique_ptr<NoSync>> hold(
 
 }  // namespace
 
-struct Step::Impl {
+struct Step::Impl final : tensor::ReplacementObserver {
   // What the step is made of.
   const Job job;
   const Options options;
@@ -100,9 +101,12 @@ struct Step::Impl {
   std::optional<Recorder> recorder;
 
   Impl(Job of, const Options& with);
-  ~Impl();
+  ~Impl() override;
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
+
+  void require_replaceable(const tensor::Replacement& replacement) const override;
+  void replace(const tensor::Replacement& replacement) override;
 
   // Of its parameters and buffers in `module`.
   std::string prefix_of(std::size_t model) const {
@@ -160,7 +164,11 @@ Step::Impl::Impl(Job of, const Options& with)
   check(job);
   claim.emplace(job);
   recorder.emplace(timer, *run.scaler, *job.optimizers.front());
-  for (const NamedModel& model : job.models) parameters.push_back(parameters_of(*model.module));
+  for (const NamedModel& model : job.models) {
+    parameters.push_back(parameters_of(*model.module));
+    for (const at::Tensor& parameter : model.module->parameters()) observe(parameter);
+  }
+  for (const at::Tensor& parameter : job.more) observe(parameter);
   if (!run.precision.is_mixed() && run.precision.weights != c10::kFloat)
     for (const NamedModel& model : job.models)
       to_precision(*model.module, run.precision.weights, /*keep_normalisation_fp32=*/false);
@@ -173,6 +181,30 @@ Step::Impl::Impl(Job of, const Options& with)
 }
 
 Step::Impl::~Impl() { drop(); }
+
+void Step::Impl::require_replaceable(const tensor::Replacement& replacement) const {
+  if (claim->is_open())
+    refuse({.where = kStep,
+            .what = "a parameter is replaced within a step",
+            .seen = "a batch since the last finish()",
+            .accepted = "between two steps, and in StepObserver::after_update",
+            .advice = "call finish() or drop() before"});
+  const auto* old = replacement.old.unsafeGetTensorImpl();
+  const auto* by = replacement.by.unsafeGetTensorImpl();
+  for (std::size_t m = 0; m < parameters.size(); ++m)
+    if (parameters[m].contains(old) && !parameters_of(*job.models[m].module).contains(by))
+      refuse({.where = kStep,
+              .what = "the model does not have the parameter that stands in another one's place",
+              .seen = c10::str("shape ", replacement.by.sizes()),
+              .accepted = "a parameter of the model",
+              .advice = "register it first, and assign the module's member"});
+}
+
+void Step::Impl::replace(const tensor::Replacement& replacement) {
+  for (Tensors& of_model : parameters)
+    if (of_model.erase(replacement.old.unsafeGetTensorImpl()) > 0)
+      of_model.insert(replacement.by.unsafeGetTensorImpl());
+}
 
 std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const RepeatOptions& how,
                                               profile::PhaseTimer& times) {

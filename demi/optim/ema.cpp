@@ -119,6 +119,22 @@ void EMA::add(const std::string& name, const at::Tensor& tensor, bool is_buffer)
                       .accepted = "names that differ",
                       .advice = "register the buffer under another name"});
   entries_.push_back({.tensor = tensor, .is_buffer = is_buffer, .names = {name}});
+  if (!is_buffer) observe(tensor);
+}
+
+void EMA::require_replaceable(const tensor::Replacement&) const {
+  require_not_swapped("optim::replace_parameter()");
+}
+
+void EMA::replace(const tensor::Replacement& replacement) {
+  const at::NoGradGuard no_grad;
+  for (Entry& entry : entries_) {
+    if (!entry.tensor.is_same(replacement.old)) continue;
+    entry.tensor = replacement.by;
+    at::Tensor& average = averages_.at(entry.names.front());
+    const at::Tensor rows = tensor::gathered(replacement, average, replacement.by.detach());
+    average = at::empty_like(replacement.by, average.options()).copy_(rows);
+  }
 }
 
 void EMA::update() {

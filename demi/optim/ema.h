@@ -9,6 +9,7 @@
 
 #include "demi/core/export.h"
 #include "demi/step/step_result.h"
+#include "demi/tensor/replaced_parameter.h"
 
 namespace torch::nn {
 class Module;
@@ -19,7 +20,8 @@ namespace demi {
 /// Exponential moving average of weights: average += (1 - decay) (weight - average), after each
 /// step that was taken; as torch.optim.swa_utils.get_ema_multi_avg_fn. Averages are fp32 (fp64 of
 /// fp64 weights) and start as the weights; buffers (running statistics) are copied. A tensor that
-/// the module names several times (a shared module, tied weights) has one average.
+/// the module names several times (a shared module, tied weights) has one average. A parameter
+/// that optim::replace_parameter replaces takes its average along, row by row.
 ///
 ///     demi::EMA ema(*model);
 ///     ema.update(scaler.step(optimizer));   // a skipped step changes no average
@@ -27,7 +29,7 @@ namespace demi {
 ///       demi::EMA::InPlace averages(ema);
 ///       evaluate(model);
 ///     }
-class DEMI_API EMA {
+class DEMI_API EMA : private tensor::ReplacementObserver {
  public:
   /// decay: 0 to 1. The module must outlive it. Throws UsageError if a parameter and a buffer of
   /// the module have the same name.
@@ -92,6 +94,8 @@ class DEMI_API EMA {
     std::int64_t version = 0;  // of the tensor with the average in it
   };
 
+  void require_replaceable(const tensor::Replacement& replacement) const override;
+  void replace(const tensor::Replacement& replacement) override;
   void add(const std::string& name, const at::Tensor& tensor, bool is_buffer);
   /// `skipped`: fp32, (), decides on its device; undefined: not skipped. `fp32`: the numbers to
   /// average in place of the tensor, or undefined.

@@ -46,7 +46,8 @@ void check_parameter(const at::Tensor& parameter) {
             .accepted = "parameters whose elements do not overlap"});
 }
 
-/// Checks each parameter, and that no two are the same or share memory. Returns them as a set.
+}  // namespace
+
 std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at::Tensor>& all) {
   std::unordered_set<const at::TensorImpl*> seen;
   for (const auto& parameter : all) {
@@ -65,8 +66,6 @@ std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at:
          .accepted = "memory of their own; tie weights by using one parameter in both places"});
   return seen;
 }
-
-}  // namespace
 
 Optimizer::Optimizer(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,
                      const torch::optim::OptimizerOptions& defaults, StepOptions options,

@@ -63,6 +63,9 @@ class DEMI_API Optimizer : public OptimizerState {
   at::Tensor unscaled_grad(const at::Tensor& parameter);
 
  protected:
+  friend DEMI_API void replace_parameter(Optimizer& optimizer, const at::Tensor& old,
+                                         const at::Tensor& replacement, const at::Tensor& rows);
+
   /// `defaults`: of the rule's own type, as Options::rule(). `backend`: another than the machine's,
   /// for tests; it outlives the optimizer.
   Optimizer(const Rule& rule, const std::vector<torch::optim::OptimizerParamGroup>& groups,

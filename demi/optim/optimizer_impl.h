@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <unordered_set>
 #include <vector>
 
 #include "demi/optim/optimizer.h"
@@ -27,6 +28,9 @@ inline std::vector<at::Tensor> parameters_of(
   return all;
 }
 
+/// Checks each parameter, and that no two are the same or share memory. Returns them as a set.
+std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at::Tensor>& all);
+
 /// A parameter as the tables were built for it.
 struct TrackedParameter {
   const at::TensorImpl* parameter;
@@ -49,6 +53,7 @@ struct OptimizerState::Impl final : MemberSource {
   std::vector<GroupedMember> members(const Groups& groups) override;
   bool has_gradients() const override;
   bool holds(size_t parameter) const { return !share || share->holds(parameter); }
+  Moments moments() const { return pending->options().moments; }
 
   /// The rule of a group with these options.
   const Rule& rule_of(const OptimizerOptions& options) const {
