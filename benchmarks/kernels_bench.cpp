@@ -97,7 +97,14 @@ void split(int threads, std::int64_t n, Body body) {
   for (std::thread& other : others) other.join();
 }
 
-void step(const CpuKernels& kernels, const StepTable& table, int threads) {
+void step(const CpuKernels& kernels, StepTable table, int threads) {
+  const auto applied_by = info_of(table.range.rule).applied_by;
+  static std::vector<std::uint16_t> directions;  // as they are: products are not timed here
+  if (applied_by) {
+    directions.resize(static_cast<std::size_t>(table.block_count * kBlock));
+    table.direction = directions.data();
+    table.direction_storage = Storage::bf16;
+  }
   const auto pass = [&](auto kernel) {
     split(threads, table.block_count,
           [&](std::int64_t begin, std::int64_t end) { kernel(table, begin, end); });
@@ -110,6 +117,9 @@ void step(const CpuKernels& kernels, const StepTable& table, int threads) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }
+  if (!applied_by) return;
+  table.range.rule = *applied_by;
+  pass(kernels.update);
 }
 
 double seconds(const std::function<void()>& work) {

@@ -57,6 +57,7 @@
 #include "demi/optim/ema.h"
 #include "demi/optim/export_fp32.h"
 #include "demi/optim/multi_optimizer.h"
+#include "demi/optim/muon_groups.h"
 #include "demi/optim/replace_parameter.h"
 #include "demi/optim/state_groups.h"
 #include "demi/profile/memory.h"

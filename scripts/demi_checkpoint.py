@@ -45,7 +45,10 @@ OPTIONS = {
     "NAdam": ["lr", "betas", "eps", "weight_decay", "momentum_decay", "decoupled_weight_decay", "maximize"],
     "RAdam": ["lr", "betas", "eps", "weight_decay", "decoupled_weight_decay", "maximize"],
     "Adagrad": ["lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps", "maximize"],
+    "Muon": ["lr", "weight_decay", "momentum", "nesterov", "ns_coefficients", "eps", "ns_steps"],
 }
+ADJUST_LR = ["original", "match_rms_adamw", "spectral_unclamped"]  # Muon's adjust_lr_fn, by the numbers of demi's adjust_lr
+ONLY_DEMIS = {"kernel_sides": 0, "polar_express": 0, "muon": 1, "sgd": 0}  # what torch.optim.Muon does not have, as it is there
 FLAGS = {"amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov"}
 COUNTS = {"growth_interval", "_growth_tracker"}  # whole numbers in torch.amp.GradScaler's state dict
 
@@ -274,13 +277,17 @@ def _part(kind, index):
 def _python_optimizer(part, state, numbers, kind=None, names=None, base_lrs=()):
     """torch.optim's state dict from "optimizer/0.exp_avg" ... and the numbers "optimizer/group.0" ... of the optimizer `part`. `names`: of
     the parameters, by group, as `param_names`, which PyTorch keeps and does not use. `base_lrs`: its schedule's, by group, which PyTorch
-    keeps as `initial_lr`."""
-    groups, first = [], 0
+    keeps as `initial_lr`. Groups with different rules have each its kind, by comma."""
+    groups, first, kinds = [], 0, (kind or "").split(", ")
     while f"{part}/group.{len(groups)}" in numbers:
         options = numbers[f"{part}/group.{len(groups)}"]
-        group = {name: bool(value) if name in FLAGS else value for name, value in options.items() if not name.startswith("betas.")}
-        if "betas.0" in options:
-            group["betas"] = (options["betas.0"], options["betas.1"])
+        group = {name: bool(value) if name in FLAGS else value for name, value in options.items() if "." not in name}
+        for name in ("betas", "ns_coefficients"):
+            if f"{name}.0" in options:
+                group[name] = tuple(options[f"{name}.{i}"] for i in range(sum(key.startswith(f"{name}.") for key in options)))
+        kind = kinds[len(groups)] if len(kinds) > 1 else kinds[0]
+        if kind == "Muon":
+            _pythons_muon(group)
         count = int(numbers[part][f"parameters.{len(groups)}"])
         group["params"] = list(range(first, first + count))
         if kind in ("Adam", "AdamW"):
@@ -307,6 +314,32 @@ def _python_optimizer(part, state, numbers, kind=None, names=None, base_lrs=()):
         if entries.keys() <= {"step", "momentum_buffer"}:
             entries.pop("step", None)  # SGD counts no steps
     return {"state": {parameter: of for parameter, of in sorted(by_parameter.items()) if of}, "param_groups": groups}
+
+
+def _pythons_muon(group):
+    """The options of demi's Muon as torch.optim.Muon's."""
+    others = [name for name, value in ONLY_DEMIS.items() if group.pop(name, value) != value]
+    choice = int(group.pop("adjust_lr", 0))
+    if choice >= len(ADJUST_LR):
+        others.append("adjust_lr none")
+    if others:
+        warnings.warn(f"torch.optim.Muon has no {', '.join(others)}: it will go another way", stacklevel=4)
+    group["ns_steps"] = int(group["ns_steps"])
+    group["adjust_lr_fn"] = ADJUST_LR[choice] if choice < len(ADJUST_LR) else None
+
+
+def _by_kind(saved, kinds):
+    """The state dict of an optimizer whose groups have different rules as one for each rule, in the order in which they come first."""
+    parts = []
+    for kind in dict.fromkeys(kinds):
+        groups = [dict(group) for group, its in zip(saved["param_groups"], kinds) if its == kind]
+        state, first = {}, 0
+        for group in groups:
+            numbers, group["params"] = group["params"], list(range(first, first + len(group["params"])))
+            state |= {new: saved["state"][old] for old, new in zip(numbers, group["params"]) if old in saved["state"]}
+            first += len(numbers)
+        parts.append({"state": state, "param_groups": groups})
+    return parts
 
 
 def _kind_of(optimizer, saved):
@@ -347,10 +380,12 @@ def _demi_optimizer(part, saved, step, kind):
             raise CheckpointError(f"the options {sorted(group)} are not those of {kind}, which has {', '.join(missing)}, too")
         options = numbers[f"{part}/group.{index}"] = {}
         for name in OPTIONS[kind]:
-            if name == "betas":
-                options["betas.0"], options["betas.1"] = (float(beta) for beta in group["betas"])
+            if name in ("betas", "ns_coefficients"):
+                options |= {f"{name}.{i}": float(value) for i, value in enumerate(group[name])}
             else:
                 options[name] = float(group[name])
+        if kind == "Muon":
+            options["adjust_lr"] = float(ADJUST_LR.index(group.get("adjust_lr_fn") or "original"))
         sizes[f"parameters.{index}"] = float(len(group["params"]))
     numbers[part] = sizes
     return tensors, numbers
@@ -369,7 +404,7 @@ def _python_schedule(numbers, groups):
     if numbers is None:
         return None
     last, rates = int(numbers["last_epoch"]), [group["lr"] for group in groups]
-    return {"last_epoch": last, "_step_count": last + 1, "base_lrs": [numbers[f"base_lrs.{i}"] for i in range(len(groups))], "_last_lr": rates,
+    return {"last_epoch": last, "_step_count": last + 1, "base_lrs": [group["initial_lr"] for group in groups], "_last_lr": rates,
             "lr_lambdas": [None] * len(groups)}  # LambdaLR's functions are its own
 
 
@@ -385,17 +420,23 @@ def _parameter_names(model, optimizer):
 
 def load(path):
     """{"model", "optimizer", "scaler", "scheduler"}: PyTorch's state dicts of the checkpoint that `path` stands for; those that it has.
-    Of several optimizers "optimizer" and "scheduler" are lists, with None for one without a schedule. A single safetensors file is a model
+    Of several optimizers "optimizer" and "scheduler" are lists, with None for one without a schedule; an optimizer whose groups have
+    different rules, as Muon and AdamW, is one for each rule. A single safetensors file is a model
     alone. Every checksum is compared; a file outside of a checkpoint has none. Raises CheckpointError."""
     saved = read(path)
     found, optimizers, schedules = {"model": saved["model"]}, [], []
-    while f"{_part('optimizer', len(optimizers))}/group.0" in saved["numbers"]:
-        part = _part("optimizer", len(optimizers))
-        schedule = saved["numbers"].get(_part("schedule", len(optimizers)))
+    index = 0
+    while f"{_part('optimizer', index)}/group.0" in saved["numbers"]:
+        part = _part("optimizer", index)
+        schedule = saved["numbers"].get(_part("schedule", index))
+        index += 1
         base_lrs = [schedule[f"base_lrs.{i}"] for i in range(sum(name.startswith("base_lrs.") for name in schedule or ()))]
-        optimizers.append(_python_optimizer(part, saved["state"], saved["numbers"], saved["text"].get(f"demi.{part}"),
-                                            saved.get("parameters", {}).get(part), base_lrs))
-        schedules.append(_python_schedule(schedule, optimizers[-1]["param_groups"]))
+        kind = saved["text"].get(f"demi.{part}")
+        whole = _python_optimizer(part, saved["state"], saved["numbers"], kind, saved.get("parameters", {}).get(part), base_lrs)
+        kinds = (kind or "").split(", ")
+        for one in _by_kind(whole, kinds) if len(kinds) > 1 else [whole]:
+            optimizers.append(one)
+            schedules.append(_python_schedule(schedule, one["param_groups"]))
     if optimizers:
         found["optimizer"] = optimizers if len(optimizers) > 1 else optimizers[0]
     if any(schedules):
@@ -445,10 +486,10 @@ def _optimizers(model, optimizers, step, kind):
 
 def save(path, model, optimizer=None, scaler=None, step=None, scheduler=None, kind=None):
     """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam, SGD, RMSprop, NAdam,
-    RAdam or Adagrad), `scaler` and `scheduler` (of torch.optim.lr_scheduler) are objects or their state dicts; optimizers and schedulers
-    also lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the steps taken;
-    without it those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not tell Adam
-    from AdamW. It is written beside, synchronised and renamed: whole or not at all."""
+    RAdam, Adagrad or Muon), `scaler` and `scheduler` (of torch.optim.lr_scheduler) are objects or their state dicts; optimizers and
+    schedulers also lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the
+    steps taken; without it those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not
+    tell Adam from AdamW. It is written beside, synchronised and renamed: whole or not at all."""
     path = Path(path)
     if path.exists():
         raise CheckpointError(f"{path}: is there already; name a folder that is not")

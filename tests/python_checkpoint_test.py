@@ -409,6 +409,37 @@ def resnet18():
     return Net()
 
 
+def muon(folder):
+    """torch.optim.Muon there and back, and the state of Muon and AdamW in one optimizer of demi's as one state dict each."""
+    model = torch.nn.Sequential(torch.nn.Linear(3, 4, bias=False), torch.nn.Linear(4, 2, bias=False))
+    optimizer = torch.optim.Muon(model.parameters(), lr=0.1, adjust_lr_fn="match_rms_adamw", ns_steps=4)
+    model(torch.ones(1, 3)).sum().backward()
+    optimizer.step()
+    demi_checkpoint.save(folder / "muon", model, optimizer, step=1)
+    numbers = demi_checkpoint.read(folder / "muon")["numbers"]["optimizer/group.0"]
+    assert numbers["adjust_lr"] == 1 and numbers["ns_coefficients.2"] == 2.0315 and "adjust_lr_fn" not in numbers, numbers
+    found = demi_checkpoint.load(folder / "muon")["optimizer"]
+    expected = optimizer.state_dict()
+    for name, value in expected["param_groups"][0].items():
+        assert found["param_groups"][0][name] == value, name
+    for i, entries in expected["state"].items():
+        assert found["state"][i].keys() == entries.keys() and torch.equal(found["state"][i]["momentum_buffer"], entries["momentum_buffer"])
+    optimizer.load_state_dict(found)
+    adamw = {"lr": 0.3, "betas.0": 0.9, "betas.1": 0.99, "eps": 1e-8, "weight_decay": 0.0, "amsgrad": 0.0, "maximize": 0.0}
+    numbers |= {"polar_express": 1.0, "kernel_sides": 0.0, "muon": 1.0, "sgd": 0.0}
+    state = {f"optimizer/{i}.{name}": torch.full((2,), float(i)) for i, name in enumerate(["exp_avg", "momentum_buffer", "exp_avg"])}
+    with warnings.catch_warnings(record=True) as said:
+        warnings.simplefilter("always")
+        both = demi_checkpoint._python_optimizer(
+            "optimizer", state, {"optimizer/group.0": adamw, "optimizer/group.1": numbers, "optimizer/group.2": adamw,
+                                 "optimizer": {f"parameters.{i}": 1.0 for i in range(3)}}, "AdamW, Muon, AdamW")
+    assert len(said) == 1 and "polar_express" in str(said[0].message), said
+    of_adamw, of_muon = demi_checkpoint._by_kind(both, ["AdamW", "Muon", "AdamW"])
+    assert [group["params"] for group in of_adamw["param_groups"]] == [[0], [1]] and of_adamw["param_groups"][0]["decoupled_weight_decay"]
+    assert [float(of_adamw["state"][i]["exp_avg"][0]) for i in (0, 1)] == [0, 2], of_adamw
+    assert of_muon["param_groups"][0]["params"] == [0] and float(of_muon["state"][0]["momentum_buffer"][0]) == 1
+
+
 def torchvisions_network(folder):
     torch.manual_seed(0)
     model = resnet18()
@@ -433,5 +464,6 @@ with tempfile.TemporaryDirectory() as name:
     damage(Path(name))
     schedules(Path(name))
     several(Path(name))
+    muon(Path(name))
     converter(Path(name))
     torchvisions_network(Path(name))

@@ -135,7 +135,7 @@ class ShardedOptimizerState::Share final : public optim::StateShare {
         elements_(static_cast<std::size_t>(group.world_size())) {
     std::vector<std::int64_t> sizes;
     for (const at::Tensor& parameter : parameters_) sizes.push_back(parameter.numel());
-    owners_ = owners_of_tensors(sizes, group.world_size());
+    owners_ = owners_of_tensors(optimizer.step_costs(), group.world_size());
     for (std::size_t i = 0; i < sizes.size(); ++i) elements_[owner(i)] += sizes[i];
   }
 

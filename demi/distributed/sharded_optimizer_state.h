@@ -33,9 +33,9 @@ struct ShardOptions {
 ///     shards.consolidate();                  // all ranks
 ///     if (group.rank() == 0) demi::checkpoint::save(folder, step, {.models = ..., ...});
 ///
-/// Whole parameters are shared out, the largest first, each to the rank that has the fewest
-/// elements. Every optimizer of demi's can be shared, LAMB too, whose trust ratio needs a tensor's
-/// norm.
+/// Whole parameters are shared out, the costliest first, each to the rank that has the least to do:
+/// by elements, and by products where the rule is Muon. Every optimizer of demi's can be shared,
+/// LAMB too, whose trust ratio needs a tensor's norm.
 ///
 /// Parameters on a GPU go through NCCL, on its current stream: they are sent behind the update, and
 /// what is enqueued afterwards reads those of all ranks. A step waits for the GPU twice: for its

@@ -49,13 +49,20 @@ struct Work {
   float inverse_scale;
   float clip_factor;
   std::uint32_t arrays;
+  void* direction;  // the tensor's; null: the table has none
+  Storage direction_storage;
 };
 
 inline __attribute__((always_inline)) Work work_of(const StepTable& table, std::int64_t b) {
   const TensorEntry& tensor = table.tensors[table.blocks[b].tensor];
   const Coefficients& c = table.coefficients[table.blocks[b].tensor];
-  return {tensor, c, tensor.unscaled ? 1.0f : table.state->inverse_scale, table.state->clip_factor,
-          c.arrays};
+  return {tensor,
+          c,
+          tensor.unscaled ? 1.0f : table.state->inverse_scale,
+          table.state->clip_factor,
+          c.arrays,
+          direction_of(table, table.blocks[b].tensor),
+          table.direction_storage};
 }
 
 }  // namespace

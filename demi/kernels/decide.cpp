@@ -23,17 +23,20 @@ void decide(const StepTable& table) {
   // once, unless they have a state that enters them.
   std::int32_t group = -1;
   std::int64_t step = -1;
+  double factor = 1;
   Coefficients shared{};
   for (std::int32_t t = 0; t < table.tensor_count; ++t) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
     *tensor.step += 1;
-    if (tensor.group != group || *tensor.step != step || tensor.scalar) {
+    if (tensor.group != group || *tensor.step != step || tensor.scalar ||
+        tensor.rate_factor != factor) {
       group = tensor.group;
       step = *tensor.step;
+      factor = tensor.rate_factor;
       const Group& numbers = table.groups[group];
       shared = group_coefficients(numbers.rule, numbers, learning_rate(numbers, taken), step,
-                                  tensor.scalar);
+                                  tensor.scalar, factor);
     }
     table.coefficients[t] = tensor_coefficients(shared, tensor);
   }

@@ -112,21 +112,32 @@ DEMI_HOST_DEVICE Coefficients coefficients_of(const Group& group, const At& at) 
   return c;
 }
 
-/// The numbers of a tensor's group at its t-th step (1 is the first). rate: learning rate.
+/// The numbers of a tensor's group at its t-th step (1 is the first). rate: learning rate;
+/// rate_factor: the tensor's.
 /// `scalar`: the rule's state of that form, which moves on. A trust ratio is completed by
 /// trust_rate below.
 DEMI_HOST_DEVICE Coefficients group_coefficients(UpdateRule rule, const Group& group, double rate,
-                                                 std::int64_t t, float* scalar = nullptr) {
-  const At at{rate, t, scalar};
+                                                 std::int64_t t, float* scalar = nullptr,
+                                                 double rate_factor = 1) {
+  const At at{rate, t, scalar, rate_factor};
   switch (rule) {
 #define DEMI_RULE_ENTRY(name, Name) \
   case UpdateRule::name:            \
     return coefficients_of<UpdateRule::name>(group, at);
 #include "demi/kernels/rules/entries.h"
+    case UpdateRule::muon_apply:
     case UpdateRule::ema:
       break;
   }
   return coefficients_of<UpdateRule::ema>(group, at);
+}
+
+/// The direction of a tensor of the table's range; null if the table has none.
+DEMI_HOST_DEVICE void* direction_of(const StepTable& table, std::int32_t tensor) {
+  if (!table.direction) return nullptr;
+  const std::int64_t before = table.first_block[tensor] - table.range.first_block;
+  return static_cast<unsigned char*>(table.direction) +
+         before * kBlock * bytes_of(table.direction_storage);
 }
 
 /// The tensor's own numbers on top of its group's.

@@ -36,6 +36,7 @@ struct Elements {
   V parameter;
   V gradient;
   V moment[3];
+  V direction;  // of a rule of matrices
 };
 
 template <class V>

@@ -6,7 +6,9 @@ namespace demi::kernels {
 
 RuleInfo info_of(UpdateRule rule) {
   return with_rule(rule, []<UpdateRule of>() {
-    return RuleInfo{.states = RuleOf<of>::kStates, .has_trust = RuleOf<of>::kTrust};
+    RuleInfo info{.states = RuleOf<of>::kStates, .has_trust = RuleOf<of>::kTrust};
+    if (of == UpdateRule::muon) info.applied_by = UpdateRule::muon_apply;
+    return info;
   });
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <span>
 
 #include "demi/core/export.h"
@@ -13,6 +14,8 @@ namespace demi::kernels {
 struct RuleInfo {
   std::span<const State> states;
   bool has_trust;  // a third pass
+  /// Of a rule of matrices: the rule of its third pass, after products.
+  std::optional<UpdateRule> applied_by;
 };
 
 DEMI_API RuleInfo info_of(UpdateRule rule);

@@ -1,5 +1,6 @@
 #include "demi/kernels/step_plan.h"
 
+#include <algorithm>
 #include <cstring>
 #include <string>
 
@@ -99,6 +100,16 @@ void StepPlan::add(const TensorEntry& tensor) {
   first_block_.push_back(block_count());
   range.end_tensor = t + 1;
   range.end_block = block_count();
+}
+
+RuleRange StepPlan::range_of(std::int32_t first_tensor, std::int32_t end_tensor) const {
+  const auto is_after = [&](const RuleRange& range) { return first_tensor < range.end_tensor; };
+  RuleRange part = *std::ranges::find_if(ranges_, is_after);
+  part.first_tensor = first_tensor;
+  part.end_tensor = end_tensor;
+  part.first_block = first_block_[static_cast<std::size_t>(first_tensor)];
+  part.end_block = first_block_[static_cast<std::size_t>(end_tensor)];
+  return part;
 }
 
 StepTable StepPlan::without_arrays() const {

@@ -25,6 +25,8 @@ class DEMI_API StepPlan {
 
   /// The tensors by rule, in order. Without any tensor one empty range.
   std::span<const RuleRange> ranges() const { return ranges_; }
+  /// These tensors, which are of one range, as a range of their own.
+  RuleRange range_of(std::int32_t first_tensor, std::int32_t end_tensor) const;
   /// Pointers, factor, limit and gradient_storage may be changed; length and group may not.
   std::span<TensorEntry> tensors() { return tensors_; }
   std::span<const TensorEntry> tensors() const { return tensors_; }

@@ -16,6 +16,8 @@
 //   update   (pass 2, read-write)  unscale × clip × rule -> parameter, moments, copies
 //   apply_trust (pass 3; rules with a trust ratio, as LAMB)  parameter, copies, with the trust
 //   ratio of each tensor
+// A rule of matrices (muon) has update twice: it writes the moment and the direction of the step;
+// products make that orthogonal; then update by the rule's pass 3 (muon_apply) moves the parameter.
 namespace demi::kernels {
 
 /// One block of work: elements [index × kBlock, (index + 1) × kBlock) of one tensor.
@@ -27,10 +29,11 @@ inline constexpr int kOwnNumbers = 4;
 inline constexpr float kNoLimit = std::numeric_limits<float>::infinity();
 
 /// The update formula of a group: those of rules/list.h, in its order. ema moves `parameter`
-/// towards `gradient` by the learning rate.
+/// towards `gradient` by the learning rate; muon_apply is pass 3 of muon. No group has these two.
 enum class UpdateRule : std::uint8_t {
 #define DEMI_RULE_ENTRY(name, Name) name,
 #include "demi/kernels/rules/entries.h"
+  muon_apply,
   ema
 };
 
@@ -56,6 +59,8 @@ struct TensorEntry {
   /// One more factor on the unscaled gradient (of a clip over other tensors), or null.
   const float* factor = nullptr;
   std::int64_t length = 0;
+  /// muon: the tensor's learning rate as a multiple of its group's.
+  double rate_factor = 1;
   /// clip_grad_value_: gradients are clamped to [-limit, limit], after all factors.
   float limit = kNoLimit;
   std::int32_t group = 0;
@@ -226,6 +231,11 @@ struct StepTable {
   /// Passes 2 and 3 of a launch work on these tensors, by this rule. Pass 1 reads all blocks, and
   /// decide() sets the coefficients of all tensors, each by its group's rule.
   RuleRange range;
+  /// muon: element i of the direction of the range's block b is element
+  /// (b - range.first_block) * kBlock + i here, so that a tensor's lie in a row and are aligned as
+  /// the array is. FP32, fp16 or bf16.
+  void* direction = nullptr;
+  Storage direction_storage = Storage::none;
 };
 
 }  // namespace demi::kernels

@@ -64,7 +64,12 @@ Traffic traffic_of(const StepTable& table) {
     const std::int64_t copies = copy_bytes(tensor) * tensor.length;
     traffic.elements += tensor.length;
     traffic.measure += gradient;
-    if (has_trust) {
+    if (info_of(table.groups[tensor.group].rule).applied_by) {
+      // The gradient and both directions, which have 16 bits where products are fast; products
+      // besides.
+      traffic.update += gradient + 2 * states + 2 * tensor.length;
+      traffic.apply_trust += gradient + 2 * tensor.length + 2 * weights + copies;
+    } else if (has_trust) {
       traffic.update += gradient + weights + 2 * states;
       traffic.apply_trust += 2 * weights + states + copies;
     } else {

@@ -12,8 +12,8 @@ namespace demi::kernels {
 struct Traffic {
   std::int64_t measure = 0;
   std::int64_t update = 0;
-  std::int64_t apply_trust = 0;
-  std::int64_t elements = 0;  // of tensors that have a gradient
+  std::int64_t apply_trust = 0;  // pass 3
+  std::int64_t elements = 0;     // of tensors that have a gradient
 
   std::int64_t total() const { return measure + update + apply_trust; }
   double bytes_per_element() const {

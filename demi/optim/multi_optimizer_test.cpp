@@ -136,6 +136,21 @@ TEST(MultiOptimizer, ADeviceDecidesOnceForAllRules) {
   for (size_t i = 0; i < p.size(); ++i) EXPECT_TRUE(at::equal(p[i], q[i])) << "parameter " << i;
 }
 
+TEST(MultiOptimizer, ADeviceLaunchesARuleOnceForAllItsGroups) {
+  const testing::EmulatedDevice device;
+  const Tensors p = parameters();
+  Groups groups;
+  add(groups, {p[0]}, sgd());
+  add(groups, {p[1]}, adamw());
+  add(groups, {p[2]}, sgd());
+  add(groups, {p[3]}, adamw());
+  OnBackend mine(groups, device);
+  set_grads(p, 1);
+  const auto launches = testing::EmulatedDevice::launches();
+  mine.step();
+  EXPECT_EQ(testing::EmulatedDevice::launches() - launches, 4);
+}
+
 TEST(MultiOptimizer, ADeviceRunsATrustRatioBesideOtherRules) {
   const testing::EmulatedDevice device;
   const Tensors p = parameters(), q = parameters(), r = parameters();

@@ -102,6 +102,18 @@ Optimizer& Optimizer::operator=(Optimizer&& other) noexcept {
   return *this;
 }
 
+namespace {
+
+/// Throws UsageError for options out of range, and for a parameter that the rule does not take.
+void check_group(const Rule& rule, const OptimizerOptions& options,
+                 const std::vector<at::Tensor>& parameters) {
+  numbers_of(rule, options);
+  for (const at::Tensor& parameter : parameters)
+    if (parameter.defined()) check_matrices(rule, options, parameter);
+}
+
+}  // namespace
+
 void OptimizerState::Impl::move_to(optim::Optimizer& to) {
   optimizer = &to;
   for (auto& one : owned) one->move_to(to);
@@ -111,7 +123,7 @@ void OptimizerState::Impl::move_to(optim::Optimizer& to) {
 void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) {
   impl().require_unshared("add_param_group");
   auto options = impl().options_of(group, defaults(), param_groups_.size());
-  numbers_of(impl().rule_of(*options), *options);
+  check_group(impl().rule_of(*options), *options, group.params());
   std::vector<at::Tensor> all = parameters_of(param_groups_);
   all.insert(all.end(), group.params().begin(), group.params().end());
   check_parameters(all);
@@ -122,7 +134,7 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
 
 void OptimizerState::Impl::adopt() {
   for (const auto& group : optimizer->param_groups_)
-    numbers_of(rule_of(group.options()), group.options());
+    check_group(rule_of(group.options()), group.options(), group.params());
   const std::vector<at::Tensor> wanted = parameters_of(optimizer->param_groups_);
   const std::unordered_set<const at::TensorImpl*> seen = check_parameters(wanted);
   std::erase_if(owned, [&](const auto& one) {
@@ -141,11 +153,16 @@ void OptimizerState::Impl::adopt() {
 const Groups& OptimizerState::Impl::groups() {
   step_groups.numbers.clear();
   step_groups.rates.clear();
+  step_groups.matrices.clear();
   for (size_t g = 0; g < optimizer->param_groups_.size(); ++g) {
     const OptimizerOptions& options = optimizer->param_groups_[g].options();
-    step_groups.numbers.push_back(numbers_of(rule_of(options), options));
+    const Rule& rule = rule_of(options);
+    step_groups.numbers.push_back(numbers_of(rule, options));
     const auto scheduled = rates.find(g);
     step_groups.rates.push_back(scheduled == rates.end() ? at::Tensor() : scheduled->second);
+    if (!rule.matrices) continue;
+    step_groups.matrices.resize(optimizer->param_groups_.size());
+    step_groups.matrices[g] = matrices_of(rule, options);
   }
   return step_groups;
 }

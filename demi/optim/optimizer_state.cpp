@@ -10,6 +10,7 @@
 #include "demi/core/libtorch.h"
 #include "demi/optim/optimizer_impl.h"
 #include "demi/optim/saved_state.h"
+#include "demi/step/matrices.h"
 
 namespace demi::optim {
 namespace {
@@ -127,6 +128,23 @@ at::Tensor OptimizerState::scheduled_rates(size_t group) const {
 int64_t OptimizerState::steps_taken() const { return impl().pending->taken(); }
 
 double OptimizerState::bytes_per_parameter() const { return impl().pending->bytes_per_parameter(); }
+
+std::vector<int64_t> OptimizerState::step_costs() const {
+  constexpr double kOperationsOfAnElement = 1000;
+  std::vector<int64_t> costs;
+  for (const auto& group : param_groups_) {
+    const Rule& rule = impl().rule_of(group.options());
+    const MatrixOptions options = matrices_of(rule, group.options());
+    for (const auto& parameter : group.params()) {
+      costs.push_back(parameter.numel());
+      if (!rule.matrices) continue;
+      const double operations =
+          2 * multiplications_of(parameter.sizes(), options) * static_cast<double>(options.steps);
+      costs.back() += static_cast<int64_t>(operations / kOperationsOfAnElement);
+    }
+  }
+  return costs;
+}
 
 std::map<std::string, at::Tensor> OptimizerState::state_tensors() const {
   std::map<std::string, at::Tensor> all{

@@ -58,6 +58,10 @@ class DEMI_API OptimizerState : public torch::optim::Optimizer {
   /// Tensor bytes that the last step's passes read and wrote, for each element with a gradient.
   double bytes_per_parameter() const;
 
+  /// What a step costs for each parameter through all groups, by which ranks share the work: its
+  /// elements, and for Muon its products, a thousand multiplications and additions as an element.
+  std::vector<int64_t> step_costs() const;
+
   /// State by "PARAMETER.NAME": parameters counted through all groups, names of ParamState;
   /// "taken", int64, (); "scheduled_rates.GROUP", fp64, (steps), of groups that have such rates;
   /// "accepted_norms", fp32, (128), with NormLimit::deviations: the norms of the last steps taken.

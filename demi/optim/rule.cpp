@@ -5,6 +5,7 @@
 #include <torch/types.h>
 
 #include <cmath>
+#include <numeric>
 #include <type_traits>
 #include <typeinfo>
 
@@ -28,6 +29,15 @@ void each_value(const Rule& rule, const OptimizerOptions& options, const Call& c
   each_option(rule, *own, [&](const char* name, const auto& value) { call(name, value); });
 }
 
+AdjustLr adjust_lr_of(int64_t number) {
+  require(number >= 0 && number <= static_cast<int64_t>(AdjustLr::none),
+          {.where = "optim.Muon",
+           .what = "there is no such adjust_lr",
+           .seen = std::to_string(number),
+           .accepted = "0 original, 1 match_rms_adamw, 2 spectral_unclamped, 3 none"});
+  return static_cast<AdjustLr>(number);
+}
+
 /// Moves the number from `numbers` to `value`, which stays if there is none.
 void take_number(StateDict& numbers, const std::string& name, double& value) {
   if (const auto taken = numbers.extract(name)) value = taken.mapped();
@@ -41,9 +51,43 @@ void take_number(StateDict& numbers, const std::string& name, bool& value) {
                                        .accepted = "0 or 1"});
   value = number != 0;
 }
-void take_number(StateDict& numbers, const std::string& name, std::tuple<double, double>& value) {
-  take_number(numbers, name + ".0", std::get<0>(value));
-  take_number(numbers, name + ".1", std::get<1>(value));
+void take_number(StateDict& numbers, const std::string& name, int64_t& value) {
+  auto number = static_cast<double>(value);
+  take_number(numbers, name, number);
+  require(number == std::floor(number) && std::abs(number) <= 0x1p53,
+          {.where = "optim.Optimizer",
+           .what = "the option " + name + " is a whole number",
+           .seen = std::to_string(number),
+           .accepted = "a whole number"});
+  value = static_cast<int64_t>(number);
+}
+void take_number(StateDict& numbers, const std::string& name, AdjustLr& value) {
+  auto number = static_cast<int64_t>(value);
+  take_number(numbers, name, number);
+  value = adjust_lr_of(number);
+}
+template <class... Numbers>
+void take_number(StateDict& numbers, const std::string& name, std::tuple<Numbers...>& value) {
+  int k = 0;
+  std::apply(
+      [&](auto&... one) { (take_number(numbers, name + "." + std::to_string(k++), one), ...); },
+      value);
+}
+
+/// As an archive holds it.
+template <class Value>
+c10::IValue stored(const Value& value) {
+  if constexpr (std::is_enum_v<Value>)
+    return static_cast<int64_t>(value);
+  else
+    return value;
+}
+template <class Value>
+Value restored(const c10::IValue& stored) {
+  if constexpr (std::is_enum_v<Value>)
+    return adjust_lr_of(stored.toInt());
+  else
+    return stored.to<Value>();
 }
 
 void require_in_range(bool accepted, const std::string& optimizer, const char* option, double seen,
@@ -121,6 +165,29 @@ void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
   });
 }
 
+MatrixOptions matrices_of(const Rule& rule, const OptimizerOptions& options) {
+  return rule.matrices ? rule.matrices(options) : MatrixOptions();
+}
+
+void check_matrices(const Rule& rule, const OptimizerOptions& options,
+                    const at::Tensor& parameter) {
+  if (!rule.matrices) return;
+  if (parameter.dim() < 2)
+    refuse({.where = "optim." + rule.name,
+            .what = "a parameter is no matrix",
+            .seen = c10::str("shape ", parameter.sizes()),
+            .accepted = "two dimensions or more",
+            .advice = "give it to a group of another rule, as demi::optim::muon_groups does"});
+  const std::vector<int64_t> rows = matrices_of(rule, options).split_rows;
+  if (rows.empty() || std::accumulate(rows.begin(), rows.end(), int64_t{0}) == parameter.size(0))
+    return;
+  refuse({.where = "optim." + rule.name,
+          .what = "split_rows does not add up to the rows of a parameter",
+          .seen = c10::str(rows, " of shape ", parameter.sizes()),
+          .accepted = c10::str("numbers of rows with the sum ", parameter.size(0)),
+          .advice = "give parameters that consist of other matrices a group of their own"});
+}
+
 kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options) {
   if (!rule.is_own(options)) return numbers_of(rule, *own_options(rule, options));
   kernels::Group group = rule.numbers(options);
@@ -133,11 +200,13 @@ kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options) {
 StateDict to_numbers(const Rule& rule, const OptimizerOptions& options) {
   StateDict numbers;
   each_value(rule, options, [&]<class Value>(const std::string& name, const Value& value) {
-    if constexpr (std::is_arithmetic_v<Value>) {
-      numbers[name] = value;
+    if constexpr (std::is_arithmetic_v<Value> || std::is_enum_v<Value>) {
+      numbers[name] = static_cast<double>(value);
     } else {
-      numbers[name + ".0"] = std::get<0>(value);
-      numbers[name + ".1"] = std::get<1>(value);
+      int k = 0;
+      std::apply(
+          [&](const auto&... one) { ((numbers[name + "." + std::to_string(k++)] = one), ...); },
+          value);
     }
   });
   return numbers;
@@ -163,14 +232,14 @@ std::unique_ptr<OptimizerOptions> with_numbers(const Rule& rule, const Optimizer
 void write_options(torch::serialize::OutputArchive& archive, const Rule& rule,
                    const OptimizerOptions& options) {
   each_value(rule, options,
-             [&](const char* name, const auto& value) { archive.write(name, c10::IValue(value)); });
+             [&](const char* name, const auto& value) { archive.write(name, stored(value)); });
 }
 
 void read_options(torch::serialize::InputArchive& archive, const Rule& rule,
                   OptimizerOptions& options) {
   each_option(rule, options, [&]<class Value>(const char* name, Value& value) {
     c10::IValue read;
-    if (archive.try_read(name, read)) value = read.to<Value>();
+    if (archive.try_read(name, read)) value = restored<Value>(read);
   });
 }
 

@@ -14,14 +14,16 @@
 
 #include "demi/core/state_dict.h"
 #include "demi/kernels/step_table.h"
+#include "demi/step/matrix_options.h"
 
 namespace demi::optim {
 
 using torch::optim::OptimizerOptions;
 
 /// The options of one group by their names, in place.
-using OptionList =
-    std::vector<std::pair<const char*, std::variant<double*, bool*, std::tuple<double, double>*>>>;
+using OptionList = std::vector<std::pair<
+    const char*, std::variant<double*, bool*, int64_t*, AdjustLr*, std::tuple<double, double>*,
+                              std::tuple<double, double, double>*>>>;
 
 /// The definition of an optimizer: the rule of its update, and the options of its groups.
 struct Rule {
@@ -39,6 +41,9 @@ struct Rule {
   std::function<bool(const torch::optim::OptimizerParamState& given,
                      std::map<std::string, at::Tensor>& to)>
       state_of_libtorch = nullptr;
+  /// Of a rule of matrices: how those of a group become orthogonal. Throws UsageError for an option
+  /// out of its range.
+  std::function<MatrixOptions(const OptimizerOptions& own)> matrices = nullptr;
 };
 
 /// `list`: OptionList(Options&); `numbers`: kernels::Group(const Options&), which leaves options
@@ -92,11 +97,18 @@ void assign_options(const Rule& rule, torch::optim::OptimizerParamGroup& group,
 /// options that only one rule has.
 void require_not_negative(const std::string& optimizer, const char* option, double value);
 
+/// How the matrices of a group become orthogonal, if the rule is one of matrices.
+MatrixOptions matrices_of(const Rule& rule, const OptimizerOptions& options);
+/// Throws UsageError for a parameter that a group with these options cannot have: one that is no
+/// matrix, or has other rows than the group's split_rows.
+void check_matrices(const Rule& rule, const OptimizerOptions& options, const at::Tensor& parameter);
+
 /// The group's numbers for the kernels. Throws UsageError that names the optimizer and the option
 /// that is out of its range.
 kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options);
 
-/// The options as plain numbers: a pair as "betas.0" and "betas.1", a flag as 0 or 1.
+/// The options as plain numbers: a pair as "betas.0" and "betas.1", a flag as 0 or 1, a choice as
+/// its number.
 StateDict to_numbers(const Rule& rule, const OptimizerOptions& options);
 /// A copy with these numbers in place of its own. Throws UsageError for a name that the rule does
 /// not have, and for a flag that is neither 0 nor 1.

@@ -13,6 +13,7 @@
 #include "demi/kernels/rule_info.h"
 #include "demi/kernels/rules/all.h"
 #include "demi/step/coded_state.h"
+#include "demi/step/matrices.h"
 #include "demi/step/member.h"
 
 namespace demi::optim::aten {
@@ -130,6 +131,19 @@ double squares(const at::Tensor& tensor) {
   return norm * norm;
 }
 
+/// Pass 3 of a rule of matrices.
+void apply_direction(const Member& member, const MatrixOptions& options, Elements& e,
+                     const kernels::Coefficients& c) {
+  const c10::ScalarType dtype = product_dtype(member.work, options);
+  // In the layout of the array, as the kernels leave it.
+  const at::Tensor direction = at::empty_like(member.work, member.work.options().dtype(dtype));
+  direction.copy_(e.direction.tensor);
+  const at::Tensor memory = direction.as_strided({direction.numel()}, {1});
+  orthogonalise({memory, 1, memory.numel()}, member.work, options);
+  e.direction = Value(direction.to(arithmetic_of(member)));
+  kernels::update<kernels::UpdateRule::muon_apply>(e, c);
+}
+
 template <kernels::UpdateRule rule>
 void apply_trust(const kernels::StepPlan& plan, const kernels::Group& group, Elements& e,
                  kernels::Coefficients c) {
@@ -167,7 +181,8 @@ void measure(kernels::StepPlan& plan, const std::vector<Member>& members) {
   kernels::record_sums(plan.inputs(), sums.sum_of_squares, sums.greatest_bits, plan.state());
 }
 
-void update(kernels::StepPlan& plan, std::vector<Member>& members) {
+void update(kernels::StepPlan& plan, std::vector<Member>& members,
+            const std::vector<MatrixOptions>& matrices) {
   const at::NoGradGuard no_grad;
   const kernels::StepTable table = plan.table();
   for (size_t i = 0; i < members.size(); ++i) {
@@ -176,6 +191,8 @@ void update(kernels::StepPlan& plan, std::vector<Member>& members) {
     Elements e = load(table, table.tensors[i], c, members[i]);
     kernels::with_rule(rule_of(table, table.tensors[i]), [&]<kernels::UpdateRule rule>() {
       kernels::update<rule>(e, c);
+      if constexpr (rule == kernels::UpdateRule::muon)
+        apply_direction(members[i], matrices[static_cast<size_t>(table.tensors[i].group)], e, c);
       store_coded(table, table.tensors[i], c, members[i], e);
       if constexpr (kernels::RuleOf<rule>::kTrust)
         apply_trust<rule>(plan, table.groups[table.tensors[i].group], e, c);

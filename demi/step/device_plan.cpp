@@ -61,16 +61,19 @@ void DevicePlan::measure(const kernels::StepPlan& plan) {
   check_launch(kernels_.measure(bring_up_to_date(plan, stream), stream));
 }
 
-void DevicePlan::update(const kernels::StepPlan& plan) {
+kernels::StepTable DevicePlan::decide(const kernels::StepPlan& plan) {
   const c10::DeviceGuard guard(memory_.device());
   void* stream = tensor::native_stream(memory_.device());
-  kernels::StepTable table = bring_up_to_date(plan, stream);
+  const kernels::StepTable table = bring_up_to_date(plan, stream);
   check_launch(kernels_.decide(table, stream));
-  for (const kernels::RuleRange& range : plan.ranges()) {
-    table.range = range;
-    check_launch(kernels_.update(table, stream));
-    check_launch(kernels_.apply_trust(table, stream));
-  }
+  return table;
+}
+
+void DevicePlan::update(const kernels::StepTable& table) {
+  const c10::DeviceGuard guard(memory_.device());
+  void* stream = tensor::native_stream(memory_.device());
+  check_launch(kernels_.update(table, stream));
+  check_launch(kernels_.apply_trust(table, stream));
 }
 
 void DevicePlan::record_stream(c10::Stream stream) {

@@ -20,8 +20,9 @@ class DevicePlan {
   DevicePlan(const kernels::CudaKernels& kernels, const kernels::StepPlan& plan, at::Tensor state);
 
   void measure(const kernels::StepPlan& plan);  // pass 1 and its sums
-  /// Decides; then pass 2 of each rule, and 3 for LAMB.
-  void update(const kernels::StepPlan& plan);
+  /// Decides. Returns the table that update() is given.
+  kernels::StepTable decide(const kernels::StepPlan& plan);
+  void update(const kernels::StepTable& table);  // pass 2 of the table's range, and 3 for LAMB
   /// The memory is in use on that stream too.
   void record_stream(c10::Stream stream);
 

@@ -11,6 +11,7 @@
 
 #include "demi/kernels/step_table.h"
 #include "demi/step/backend.h"
+#include "demi/step/matrix_options.h"
 #include "demi/step/ownership.h"
 #include "demi/step/param_state.h"
 #include "demi/step/step_options.h"
@@ -96,6 +97,8 @@ struct Groups {
   std::vector<kernels::Group> numbers;
   /// Learning rates by the count of steps taken: fp64, CPU. Undefined: no schedule.
   std::vector<at::Tensor> rates;
+  /// Of groups whose rule is one of matrices. Empty if there is none.
+  std::vector<MatrixOptions> matrices;
 };
 
 /// The parameter with its state: what is missing of the state is made, the rest is put into the

@@ -40,11 +40,18 @@ void check_limit(const char* name, double limit) {
             .accepted = "0 or more"});
 }
 
-/// Members of one rule in a row, so that a device launches each rule once.
+/// Members of one rule in a row, so that a device launches each rule once, and of one shape if
+/// their group's matrices are multiplied together.
 std::vector<GroupedMember> by_rule(std::vector<GroupedMember> members, const Groups& groups) {
-  std::ranges::stable_sort(members, {}, [&](const GroupedMember& one) {
-    return groups.numbers[static_cast<std::size_t>(one.group)].rule;
-  });
+  const auto key = [&](const GroupedMember& one) {
+    const auto g = static_cast<std::size_t>(one.group);
+    const bool is_batched = !groups.matrices.empty() && groups.matrices[g].batched;
+    return std::tuple(groups.numbers[g].rule, is_batched ? one.group : -1,
+                      is_batched ? one.member.sizes : c10::DimVector(),
+                      is_batched ? one.member.strides : c10::DimVector());
+  };
+  std::ranges::stable_sort(
+      members, [&](const GroupedMember& a, const GroupedMember& b) { return key(a) < key(b); });
   return members;
 }
 

@@ -12,6 +12,7 @@
 #include "demi/step/aten_passes.h"
 #include "demi/step/coded_state.h"
 #include "demi/step/layout.h"
+#include "demi/step/matrices.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/parallel.h"
 #include "demi/tensor/version.h"
@@ -45,7 +46,7 @@ void* remainder_of(const Member& member) {
 
 std::vector<kernels::TensorEntry> entries_of(std::vector<Member>& members,
                                              const std::vector<int>& group_of,
-                                             const std::vector<kernels::Group>& groups) {
+                                             const Groups& groups) {
   std::vector<kernels::TensorEntry> entries;
   for (size_t i = 0; i < members.size(); ++i) {
     Member& member = members[i];
@@ -67,8 +68,10 @@ std::vector<kernels::TensorEntry> entries_of(std::vector<Member>& members,
                                .codec = *member.codec};
     else
       entry.parameter = static_cast<float*>(parameter);
-    add_states(entry, *member.state, groups[group_of[i]]);
+    add_states(entry, *member.state, groups.numbers[group_of[i]]);
     entry.step = member.state->step.mutable_data_ptr<int64_t>();
+    if (kernels::info_of(groups.numbers[group_of[i]].rule).applied_by)
+      entry.rate_factor = rate_factor_of(member.work.sizes(), groups.matrices[group_of[i]]);
     entries.push_back(entry);
   }
   return entries;
@@ -167,9 +170,11 @@ TensorTable::TensorTable(std::size_t first, TableKernels kernels, std::vector<Me
     : first_(first),
       kernels_(kernels),
       members_(std::move(members)),
-      plan_(entries_of(members_, group_of, groups.numbers), groups.numbers),
+      plan_(entries_of(members_, group_of, groups), groups.numbers),
       state_(std::move(state)),
-      rates_(groups.numbers.size()) {
+      rates_(groups.numbers.size()),
+      matrices_(groups.matrices),
+      batches_(matrix_batches(plan_, members_, group_of, groups)) {
   if (kernels_.device) device_.emplace(*kernels_.device, plan_, state_);
   for (const auto& group : groups.numbers) kept_.push_back(Kept::of(group));
   update_groups(groups);
@@ -428,18 +433,65 @@ void TensorTable::finish() {
 }
 
 void TensorTable::run_update() {
-  kernels::StepTable table = plan_.table();
-  kernels::decide(table);
-  if (plan_.state().skipped != 0) return;
-  if (!kernels_.cpu) return aten::update(plan_, members_);
+  kernels::StepTable table;
+  if (device_) {
+    table = device_->decide(plan_);
+  } else {
+    table = plan_.table();
+    kernels::decide(table);
+    if (plan_.state().skipped != 0) return;
+    if (!kernels_.cpu) return aten::update(plan_, members_, matrices_);
+  }
   for (const kernels::RuleRange& range : plan_.ranges()) {
     table.range = range;
-    run_update(table);
+    if (kernels::info_of(range.rule).applied_by)
+      update_matrices(table);
+    else
+      launch(table);
   }
 }
 
-/// Passes 2 and 3 of the table's range.
-void TensorTable::run_update(const kernels::StepTable& table) {
+/// Passes 2 and 3 of a range with a rule of matrices. A device's products run even if it skips the
+/// step: the launches around them then write nothing.
+void TensorTable::update_matrices(const kernels::StepTable& table) {
+  const auto is_in_range = [&](const MatrixBatch& batch) {
+    return batch.first_tensor >= table.range.first_tensor &&
+           batch.first_tensor < table.range.end_tensor && has_gradient(batch);
+  };
+  int64_t bytes = 0;
+  for (const MatrixBatch& batch : batches_)
+    if (is_in_range(batch)) bytes = std::max(bytes, batch.bytes);
+  const at::Tensor memory = at::empty({bytes}, at::TensorOptions(device()).dtype(at::kByte));
+  for (const MatrixBatch& batch : batches_)
+    if (is_in_range(batch)) update_batch(table, batch, memory);
+}
+
+bool TensorTable::has_gradient(const MatrixBatch& batch) const {
+  const auto tensors = plan_.tensors();
+  for (int32_t t = batch.first_tensor; t < batch.end_tensor; ++t)
+    if (tensors[static_cast<size_t>(t)].gradient) return true;
+  return false;
+}
+
+void TensorTable::update_batch(kernels::StepTable table, const MatrixBatch& batch,
+                               const at::Tensor& memory) {
+  const Member& member = members_[static_cast<size_t>(batch.first_tensor)];
+  const auto group =
+      static_cast<size_t>(plan_.tensors()[static_cast<size_t>(batch.first_tensor)].group);
+  table.range = plan_.range_of(batch.first_tensor, batch.end_tensor);
+  table.direction = memory.mutable_data_ptr();
+  table.direction_storage = storage_of(batch.dtype);
+  launch(table);
+  const int64_t count = batch.end_tensor - batch.first_tensor;
+  const at::Tensor directions = memory.narrow(0, 0, batch.bytes).view(batch.dtype);
+  orthogonalise({directions, count, directions.numel() / count}, member.work, matrices_[group]);
+  table.range.rule = *kernels::info_of(table.range.rule).applied_by;
+  launch(table);
+}
+
+/// Pass 2 of the table's range, and 3 with a trust ratio.
+void TensorTable::launch(const kernels::StepTable& table) {
+  if (device_) return device_->update(table);
   const auto each_block = [&](auto pass) {
     at::parallel_for(table.range.first_block, table.range.end_block, grain_,
                      [&](int64_t begin, int64_t end) { pass(table, begin, end); });
@@ -454,10 +506,7 @@ void TensorTable::update(Records records) {
   note_stream();
   note_stream_of_inputs();
   begin(records);
-  if (device_)
-    device_->update(plan_);
-  else
-    run_update();
+  run_update();
   finish();
 }
 
@@ -491,7 +540,7 @@ void TensorTable::update_groups(const Groups& groups) {
 }
 
 bool TensorTable::matches(const Groups& groups) const {
-  if (groups.numbers.size() != rates_.size()) return false;
+  if (groups.numbers.size() != rates_.size() || groups.matrices != matrices_) return false;
   for (const Member& member : members_) {
     const at::Tensor& parameter = member.parameter;
     if (parameter.scalar_type() != member.dtype || parameter.device() != member.device ||

@@ -11,6 +11,7 @@
 #include "demi/kernels/step_plan.h"
 #include "demi/step/backend.h"
 #include "demi/step/device_plan.h"
+#include "demi/step/matrix_batch.h"
 #include "demi/step/member.h"
 #include "demi/step/step_records.h"
 #include "demi/step/streams.h"
@@ -108,7 +109,10 @@ class TensorTable {
   void note_stream_of_inputs();
   void begin(Records records);
   void run_update();
-  void run_update(const kernels::StepTable& table);
+  void update_matrices(const kernels::StepTable& table);
+  void update_batch(kernels::StepTable table, const MatrixBatch& batch, const at::Tensor& memory);
+  bool has_gradient(const MatrixBatch& batch) const;
+  void launch(const kernels::StepTable& table);
   void finish();
 
   std::size_t first_;
@@ -122,9 +126,11 @@ class TensorTable {
   DeviceCopy scale_, found_inf_, above_norm_;
   StreamUse streams_;
   WriteWatch watch_;
-  std::vector<DeviceCopy> rates_;  // by group
-  std::vector<Kept> kept_;         // by group
-  int64_t grain_ = 1;              // least number of blocks for a thread
+  std::vector<DeviceCopy> rates_;        // by group
+  std::vector<Kept> kept_;               // by group
+  std::vector<MatrixOptions> matrices_;  // by group; empty: no rule of matrices
+  std::vector<MatrixBatch> batches_;
+  int64_t grain_ = 1;  // least number of blocks for a thread
   bool has_wide_ = false;
 };
 

@@ -4,6 +4,7 @@
 #include <torch/torch.h>
 
 #include <algorithm>
+#include <cmath>
 #include <functional>
 #include <span>
 
@@ -25,6 +26,26 @@ namespace {
 using Tensors = std::vector<at::Tensor>;
 constexpr double kMaxNorm = 1.0;
 
+/// `square`: matrices with as many rows as columns, of the elements that fit.
+Tensors parameters_of(int64_t elements, int64_t tensors, const c10::Device& device,
+                      at::ScalarType dtype = at::kFloat, bool square = false) {
+  const at::NoGradGuard no_grad;
+  Tensors made;
+  for (int64_t i = 0; i < tensors; ++i) {
+    const int64_t length = elements / tensors + (i < elements % tensors ? 1 : 0);
+    at::Tensor values = (at::arange(length, at::TensorOptions(device).dtype(at::kFloat)) * 0.37 +
+                         static_cast<double>(i))
+                            .sin_()
+                            .to(dtype);
+    if (square) {
+      const auto side = static_cast<int64_t>(std::sqrt(static_cast<double>(length)));
+      values = values.narrow(0, 0, side * side).clone().view({side, side});
+    }
+    made.push_back(values.requires_grad_());
+  }
+  return made;
+}
+
 // An optimizer of the one list, with the hyper-parameters that it is timed with.
 struct Contender {
   std::string name;
@@ -39,7 +60,11 @@ struct Contender {
   std::unique_ptr<optim::Optimizer> demi(const Tensors& parameters, optim::StepOptions step) const {
     step.moments = moments;
     step.weight_mode = weight_mode;
-    return kind->make(config, {.decay = parameters, .no_decay = {}}, step);
+    if (kind->takes_matrices) return kind->make(config, {.decay = {}, .hidden = parameters}, step);
+    return kind->make(config, {.decay = parameters}, step);
+  }
+  Tensors parameters(int64_t elements, int64_t tensors, const c10::Device& device) const {
+    return parameters_of(elements, tensors, device, dtype(), kind->takes_matrices);
   }
   bool has_torch() const { return kind->make_torch != nullptr; }
   std::unique_ptr<torch::optim::Optimizer> torch(const Tensors& parameters) const {
@@ -65,21 +90,6 @@ std::vector<Contender> all_contenders() {
 std::span<const Contender> contenders() {
   static const std::vector<Contender> all = all_contenders();
   return all;
-}
-
-Tensors parameters_of(int64_t elements, int64_t tensors, const c10::Device& device,
-                      at::ScalarType dtype = at::kFloat) {
-  const at::NoGradGuard no_grad;
-  Tensors made;
-  for (int64_t i = 0; i < tensors; ++i) {
-    const int64_t length = elements / tensors + (i < elements % tensors ? 1 : 0);
-    made.push_back((at::arange(length, at::TensorOptions(device).dtype(at::kFloat)) * 0.37 +
-                    static_cast<double>(i))
-                       .sin_()
-                       .to(dtype)
-                       .requires_grad_());
-  }
-  return made;
 }
 
 Tensors gradients_of(const Tensors& parameters, float scale) {
@@ -131,7 +141,7 @@ std::string kernels_on(const c10::Device& device) {
 
 void check_against_reference(const Contender& contender, const c10::Device& device) {
   const int64_t elements = 100003;  // no multiple of a vector or a block
-  const Tensors reference = parameters_of(elements, 3, at::kCPU, contender.dtype());
+  const Tensors reference = contender.parameters(elements, 3, at::kCPU);
   Tensors mine;
   for (const auto& p : reference)
     mine.push_back(p.detach().to(device, p.scalar_type(), false, /*copy=*/true).requires_grad_());
@@ -188,7 +198,7 @@ double host_cost(const c10::Device& device, const std::function<void()>& step) {
 
 void time_host_cost(const Contender& contender, const c10::Device& device,
                     StepBenchResult& result) {
-  const Tensors small = parameters_of(40 * 64, 40, device, contender.dtype());
+  const Tensors small = contender.parameters(40 * 64, 40, device);
   const auto optimizer = contender.demi(small, {});
   make_copies(small);
   set_gradients(small, gradients_of(small, 1));
@@ -219,8 +229,7 @@ class KeptCopies {
 
 Times time_demi(const Contender& contender, const StepBenchOptions& options,
                 const c10::Device& device, StepBenchResult& result) {
-  const Tensors parameters =
-      parameters_of(options.parameters, options.tensors, device, contender.dtype());
+  const Tensors parameters = contender.parameters(options.parameters, options.tensors, device);
   const auto optimizer = contender.demi(parameters, {});
   make_copies(parameters);
   set_gradients(parameters, gradients_of(parameters, 65536));

@@ -16,8 +16,8 @@ TEST(BenchStep, ChecksTimesAndCountsEveryOptimizer) {
   const std::map<std::string, double> bytes{
       {"sgd", 14},   {"sgd-momentum", 22}, {"adam", 30},    {"adamw", 30},
       {"lamb", 42},  {"lion", 22},         {"rmsprop", 22}, {"rmsprop-momentum", 30},
-      {"nadam", 30}, {"radam", 30},        {"adagrad", 22}};
-  const std::set<std::string> ours_alone{"lamb", "lion", "nadam", "radam"};
+      {"nadam", 30}, {"radam", 30},        {"adagrad", 22}, {"muon", 28}};
+  const std::set<std::string> ours_alone{"lamb", "lion", "nadam", "radam", "muon"};
   for (const auto& name : step_bench_optimizers()) {
     const StepBenchResult result =
         bench_step({.optimizer = name, .parameters = 20000, .tensors = 3, .rounds = 1});

@@ -319,13 +319,18 @@ std::vector<Setting> training_settings() {
       words("optimizer-options", &Config::optimizer_options,
             "Other options of the update rule, by comma: eps=1e-6,beta2=0.95; rmsprop also alpha "
             "and centered, nadam momentum_decay, nadam and radam decoupled_weight_decay, adagrad "
-            "lr_decay and initial_accumulator_value"),
+            "lr_decay and initial_accumulator_value, muon ns_steps, adjust_lr (0 to 3), "
+            "polar_express and sgd"),
       words("betas", &Config::betas,
             "Decay rates of the moments, by comma: 0.9,0.95; empty: those of the update rule"),
       real("lr", &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),
+      real("muon-lr", &Config::muon_lr, 0, kInfinity,
+           "muon: learning rate of hidden matrices and convolutions; --lr is that of the others, "
+           "which adamw updates"),
       real("min-lr", &Config::min_lr, 0, kInfinity,
            "Learning rate at which a linear or cosine schedule ends"),
-      real("momentum", &Config::momentum, 0, kInfinity, "sgd, rmsprop: momentum"),
+      real("momentum", &Config::momentum, 0, kInfinity,
+           "sgd, rmsprop: momentum; muon: 0.95 if it is 0"),
       flag("nesterov", &Config::nesterov, "sgd: Nesterov's form of momentum"),
       real("weight-decay", &Config::weight_decay, 0, kInfinity, "Weight decay"),
       flag("decay-by-rule", &Config::decay_by_rule,

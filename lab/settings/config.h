@@ -36,7 +36,7 @@ struct Config {
   int64_t epochs = 1, steps = 0;
   int64_t batch_size = 64, test_batch_size = 500;  // 0: auto, which is found before training
   std::string optimizer = "adamw", optimizer_options = {}, betas = {};
-  double lr = 1e-3, momentum = 0, weight_decay = 0;
+  double lr = 1e-3, muon_lr = 0.02, momentum = 0, weight_decay = 0;
   bool nesterov = false, decay_by_rule = false;
   std::string schedule = "constant";
   int64_t schedule_epochs = 0, schedule_steps = 0, warmup_steps = 0;

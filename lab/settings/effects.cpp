@@ -92,8 +92,14 @@ const Need kNeeds[] = {
      [](const Facts& f) { return f.is(Kind::tokens) && reads_tokens(f.config); },
      "it is about the model gpt on running texts and tokens; --accumulate is about any network"},
     {{"momentum"},
-     [](const Facts& f) { return find_optimizer(f.config.optimizer).momentum_is_optional; },
-     "it is about the optimizers sgd and rmsprop; the others have moments of their own"},
+     [](const Facts& f) {
+       const OptimizerKind& kind = find_optimizer(f.config.optimizer);
+       return kind.momentum_is_optional || kind.takes_matrices;
+     },
+     "it is about the optimizers sgd, rmsprop and muon; the others have moments of their own"},
+    {{"muon-lr"},
+     [](const Facts& f) { return find_optimizer(f.config.optimizer).takes_matrices; },
+     "it is about the optimizer muon"},
     {{"nesterov"},
      [](const Facts& f) { return f.config.optimizer == "sgd"; },
      "it is about the optimizer sgd"},
@@ -140,6 +146,8 @@ void leave_out_for_others(Config& recipe, std::span<const Assignment> given) {
   for (const Assignment& a : given)
     if (a.name == "optimizer" || a.name == "schedule") set(asked, a.name, a.text, a.source);
   if (asked.optimizer != recipe.optimizer) recipe.betas = recipe.optimizer_options = "";
+  if (asked.optimizer != recipe.optimizer && find_optimizer(asked.optimizer).takes_matrices)
+    recipe.momentum = 0;
   if (asked.schedule == recipe.schedule) return;
   const ScheduleKind& schedule = find_schedule(asked.schedule);
   if (!schedule.ends) recipe.schedule_epochs = 0;

@@ -35,6 +35,10 @@ std::string shown_name(const std::string& name) {
   return name == "betas.0" ? "beta1" : name == "betas.1" ? "beta2" : name;
 }
 
+bool any_has(const std::vector<StateDict>& groups, const std::string& name) {
+  return std::ranges::any_of(groups, [&](const StateDict& group) { return group.contains(name); });
+}
+
 void add(StateDict& options, std::string_view item) {
   const std::size_t equals = item.find('=');
   const std::string_view name = item.substr(0, equals);
@@ -75,16 +79,18 @@ void set_optimizer_options(optim::Optimizer& optimizer, std::string_view text) {
   if (options.empty()) return;
   std::vector<StateDict> groups = optimizer.group_numbers();
   std::vector<std::string> known;
-  for (const auto& [name, value] : groups.front())
-    if (std::ranges::find(kSettings, name) == std::end(kSettings))
-      known.push_back(shown_name(name));
+  for (const StateDict& group : groups)
+    for (const auto& [name, value] : group)
+      if (std::ranges::find(kSettings, name) == std::end(kSettings))
+        known.push_back(shown_name(name));
   for (const auto& [name, value] : options) {
-    if (!groups.front().contains(name))
+    if (!any_has(groups, name))
       throw UsageError({.where = kWhere,
                         .what = std::string(optimizer.rule_name()) + " has no such option",
                         .seen = shown_name(name),
                         .advice = did_you_mean(shown_name(name), known)});
-    for (StateDict& group : groups) group[name] = value;
+    for (StateDict& group : groups)
+      if (group.contains(name)) group[name] = value;
   }
   optimizer.prepare_state(optimizer.state_tensors(), groups)();
 }
@@ -101,12 +107,13 @@ void set_betas(optim::Optimizer& optimizer, std::string_view text) {
                       .seen = text,
                       .accepted = "two numbers in [0, 1) by comma, as 0.9,0.95"});
   std::vector<StateDict> groups = optimizer.group_numbers();
-  if (!groups.front().contains("betas.1"))
+  if (!any_has(groups, "betas.1"))
     throw UsageError({.where = "--betas",
                       .what = std::string(optimizer.rule_name()) + " has no two decay rates",
                       .seen = text,
                       .advice = "leave out --betas, or give it no value: --betas="});
   for (StateDict& group : groups) {
+    if (!group.contains("betas.1")) continue;
     group["betas.0"] = *first;
     group["betas.1"] = *second;
   }

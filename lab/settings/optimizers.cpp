@@ -1,6 +1,9 @@
 #include "lab/settings/optimizers.h"
 
+#include <type_traits>
+
 #include "demi/optim/all.h"
+#include "demi/optim/multi_optimizer.h"
 #include "lab/find_by_name.h"
 #include "lab/settings/optimizer_options.h"
 
@@ -30,7 +33,7 @@ Options hyper_parameters(const Config& config) {
 }
 
 template <class Mine, class Options>
-std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayGroups& parameters,
+std::unique_ptr<optim::Optimizer> make(const Config& config, const OptimizerParameters& parameters,
                                        optim::StepOptions step) {
   const auto options = hyper_parameters<Options>(config);
   std::vector<torch::optim::OptimizerParamGroup> groups;
@@ -45,6 +48,26 @@ std::unique_ptr<optim::Optimizer> make(const Config& config, const optim::DecayG
   return made;
 }
 
+/// The first group has the config's learning rate, as that of every optimizer.
+std::unique_ptr<optim::Optimizer> make_muon(const Config& config,
+                                            const OptimizerParameters& parameters,
+                                            optim::StepOptions step) {
+  using optim::AdamWOptions;
+  const auto adamw = hyper_parameters<AdamWOptions>(config);
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(parameters.decay, std::make_unique<AdamWOptions>(adamw));
+  if (config.decay_by_rule)
+    groups.emplace_back(parameters.no_decay,
+                        std::make_unique<AdamWOptions>(AdamWOptions(adamw).weight_decay(0)));
+  auto muon = optim::MuonOptions(config.muon_lr).weight_decay(config.weight_decay);
+  if (config.momentum != 0) muon.momentum(config.momentum);
+  groups.emplace_back(parameters.hidden, std::make_unique<optim::MuonOptions>(muon));
+  auto made = std::make_unique<optim::MultiOptimizer>(groups, step);
+  set_betas(*made, config.betas);
+  set_optimizer_options(*made, config.optimizer_options);
+  return made;
+}
+
 template <class Options>
 std::unique_ptr<torch::optim::Optimizer> make_torch(const Config& config,
                                                     std::vector<at::Tensor> parameters) {
@@ -53,11 +76,14 @@ std::unique_ptr<torch::optim::Optimizer> make_torch(const Config& config,
 }
 
 template <class Mine, class Options>
-OptimizerKind kind(const char* name) {
+OptimizerKind kind(const char* name, const char* class_name) {
+  constexpr bool kTakesMatrices = std::is_same_v<Mine, optim::Muon>;
   OptimizerKind made{.name = name,
-                     .momentum_is_optional = HasMomentum<Options>,
+                     .class_name = class_name,
+                     .momentum_is_optional = HasMomentum<Options> && !kTakesMatrices,
                      .usual_weight_decay = Options().weight_decay(),
-                     .make = make<Mine, Options>,
+                     .takes_matrices = kTakesMatrices,
+                     .make = kTakesMatrices ? make_muon : make<Mine, Options>,
                      .make_torch = nullptr};
   if constexpr (IsLibTorchsToo<Options>) made.make_torch = make_torch<Options>;
   return made;
@@ -68,12 +94,14 @@ OptimizerKind kind(const char* name) {
 // They are checked where they are set: in an optimizer of one number.
 void OptimizerKind::check(const Config& config) const {
   if (config.optimizer_options.empty() && config.betas.empty()) return;
-  make(config, {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}}, {});
+  make(config,
+       {.decay = {at::zeros({1})}, .no_decay = {at::zeros({1})}, .hidden = {at::zeros({1, 1})}},
+       {});
 }
 
 std::span<const OptimizerKind> optimizer_kinds() {
   static const std::vector<OptimizerKind> all{
-#define DEMI_RULE_ENTRY(name, Name) kind<optim::Name, optim::Name##Options>(#name),
+#define DEMI_RULE_ENTRY(name, Name) kind<optim::Name, optim::Name##Options>(#name, #Name),
 #include "demi/kernels/rules/entries.h"
   };
   return all;

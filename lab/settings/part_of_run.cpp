@@ -26,6 +26,7 @@ const Settings kParts[] = {
       "optimizer-options",
       "betas",
       "lr",
+      "muon-lr",
       "min-lr",
       "momentum",
       "nesterov",

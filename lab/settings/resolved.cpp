@@ -13,6 +13,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "demi/optim/decay_groups.h"
+#include "demi/optim/muon_groups.h"
 #include "demi/tensor/module_tensors.h"
 #include "lab/models/imported.h"
 #include "lab/settings/norm_limit.h"
@@ -140,18 +141,34 @@ std::vector<Resolved> resolve(const Config& config, std::span<const RunSpec> run
   return all;
 }
 
+namespace {
+
+OptimizerParameters optimizer_parameters(const Resolved& run, const torch::nn::Module& module) {
+  OptimizerParameters parameters;
+  if (run.config.decay_by_rule) {
+    optim::DecayGroups groups = optim::decay_groups(module);
+    parameters = {.decay = std::move(groups.decay), .no_decay = std::move(groups.no_decay)};
+  } else {
+    parameters.decay = tensor::without_names(tensor::parameters_once(module));
+  }
+  if (!run.optimizer->takes_matrices) return parameters;
+  parameters.hidden = optim::muon_parameters(module).hidden;
+  std::erase_if(parameters.decay, [&](const at::Tensor& one) {
+    return std::ranges::any_of(parameters.hidden,
+                               [&](const at::Tensor& hidden) { return hidden.is_same(one); });
+  });
+  return parameters;
+}
+
+}  // namespace
+
 std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
                                                         const train::Network& network) {
   const optim::WeightMode mode = find_weight_mode(run.config.weight_mode);
   if (mode != optim::WeightMode::master && run.spec.precision.is_mixed())
     to_precision(*network.module, run.spec.precision.shipped());
-  optim::DecayGroups groups;
-  if (run.config.decay_by_rule)
-    groups = optim::decay_groups(*network.module);
-  else
-    groups.decay = tensor::without_names(tensor::parameters_once(*network.module));
   return run.optimizer->make(
-      run.config, groups,
+      run.config, optimizer_parameters(run, *network.module),
       {.skip_nonfinite = run.config.skip,
        .low_precision_grads = true,
        .skip_norm_above = norm_limit_of(run.config.skip_norm_above, "--skip-norm-above"),

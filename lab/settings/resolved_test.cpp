@@ -209,6 +209,7 @@ TEST(Plan, AnUnknownWordIsRefusedAndNeverTrainsWithAnother) {
 TEST(Plan, EveryOptimizerOfTheListIsMadeWithTheConfigsNumbers) {
   const torch::nn::Linear layer(2, 2);
   for (const OptimizerKind& kind : optimizer_kinds()) {
+    if (kind.takes_matrices) continue;
     SCOPED_TRACE(kind.name);
     Config config;
     config.optimizer = kind.name;
@@ -222,6 +223,37 @@ TEST(Plan, EveryOptimizerOfTheListIsMadeWithTheConfigsNumbers) {
     ASSERT_EQ(two->param_groups().size(), 2u);
     EXPECT_EQ(two->param_groups()[1].params().size(), 1u) << "the bias";
   }
+}
+
+TEST(Plan, MuonHasHiddenMatricesAndAdamWTheOthers) {
+  torch::nn::Linear body(2, 2), head(2, 3);
+  const torch::nn::Sequential model(body, head);
+  Config config;
+  config.optimizer = "muon";
+  config.lr = 0.125;
+  config.muon_lr = 0.25;
+  config.weight_decay = 0.5;
+  config.betas = "0.8,0.95";
+  config.optimizer_options = "ns_steps=6,adjust_lr=1";
+  const auto groups_of = [&] {
+    auto made = make_optimizer(resolve(config), {.module = model.ptr(), .forward = {}});
+    EXPECT_EQ(made->param_groups()[0].options().get_lr(), 0.125) << "the run's learning rate";
+    return dynamic_cast<optim::Optimizer&>(*made).group_numbers();
+  };
+  const auto groups = groups_of();
+  ASSERT_EQ(groups.size(), 2U);
+  EXPECT_EQ(groups[0].at("betas.1"), 0.95);
+  EXPECT_EQ(groups[1].at("lr"), 0.25);
+  EXPECT_EQ(groups[1].at("momentum"), 0.95);
+  EXPECT_EQ(groups[1].at("weight_decay"), 0.5);
+  EXPECT_EQ(groups[1].at("ns_steps"), 6);
+  EXPECT_EQ(groups[1].at("adjust_lr"), 1);
+  config.momentum = 0.9;
+  config.decay_by_rule = true;
+  const auto by_rule = groups_of();
+  ASSERT_EQ(by_rule.size(), 3U);
+  EXPECT_EQ(by_rule[1].at("weight_decay"), 0);
+  EXPECT_EQ(by_rule[2].at("momentum"), 0.9);
 }
 
 TEST(Plan, SwitchesTellAutocastAndScalerApart) {

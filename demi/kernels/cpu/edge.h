@@ -49,6 +49,9 @@ class Pieces {
       piece.parameter = tensor.parameter + at;
     piece.gradient =
         static_cast<const std::byte*>(tensor.gradient) + at * bytes_of(tensor.gradient_storage);
+    if (whole_.direction)
+      piece_.direction =
+          static_cast<std::byte*>(whole_.direction) + at * bytes_of(whole_.direction_storage);
     for (int k = 0; k < 2; ++k)
       if (tensor.copy[k])
         piece.copy[k] =

@@ -72,6 +72,13 @@ inline void store_copies(const Work& work, std::int64_t i, Vector x, int n) {
   }
 }
 
+template <class... Some>
+inline Vector load_direction(const Work& work, std::int64_t i, Some... some) {
+  return work.direction_storage == Storage::bf16
+             ? load_elements<Storage::bf16>(work.direction, i, some...)
+             : load_elements<Storage::fp32>(work.direction, i, some...);
+}
+
 /// One vector of pass 2; gives what it has become. `some` is nothing, or the number of elements,
 /// less than the width.
 template <UpdateRule rule, Storage storage, class... Some>
@@ -84,11 +91,15 @@ inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work&
   for (int m = 0; m < kArrays<rule>; ++m) {
     if (is_kept<rule>(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
   }
+  if constexpr (RuleOf<rule>::kDirection == Direction::read)
+    e.direction = load_direction(work, i, some...);
   kernels::update<rule>(e, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) {
     if (is_kept<rule>(work.arrays, m)) store(work.tensor.moment[m] + i, e.moment[m], some...);
   }
-  if constexpr (!RuleOf<rule>::kTrust) {
+  if constexpr (RuleOf<rule>::kDirection == Direction::written)
+    store_elements(work.direction, work.direction_storage, i, e.direction, some...);
+  if constexpr (kMovesParameter<rule>) {
     store(work.tensor.parameter + i, e.parameter, some...);
     store_copies(work, i, e.parameter, some...);
   }
@@ -166,7 +177,7 @@ void update_pieces(const StepTable& table, const Work& work, Range range) {
   each_piece(range, [&](std::int64_t at, int n) {
     update_range<rule, storage>(pieces.open(at, n), {0, n});
     pieces.close_moments(at, n);
-    pieces.close_parameter(at, n);
+    if constexpr (kMovesParameter<rule>) pieces.close_parameter(at, n);
   });
 }
 
@@ -216,7 +227,8 @@ void update_pass(const StepTable& table, std::int64_t begin, std::int64_t end) {
   if (table.state->skipped != 0.0f) return;
   with_rule(table.range.rule, [&]<UpdateRule rule>() {
     each_block(table, begin, end, [&](std::int64_t b, const TensorEntry& tensor, Range range) {
-      const Work work = work_of(table, b);
+      Work work = work_of(table, b);
+      work.arrays &= RuleOf<rule>::kTouched;
       with_storage(tensor.gradient_storage,
                    [&]<Storage storage>() { update_block<rule, storage>(table, b, work, range); });
     });

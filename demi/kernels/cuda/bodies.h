@@ -224,6 +224,30 @@ struct Factors {
   float inverse_scale, clip;
 };
 
+/// A tensor's direction, if the rule writes or reads one. Its blocks lie in a row, aligned as the
+/// whole is.
+struct DirectionArray {
+  void* values = nullptr;
+  Storage storage = Storage::none;
+  bool vector = false;
+
+  DirectionArray() = default;
+  DEMI_HOST_DEVICE DirectionArray(const StepTable& table, std::int32_t tensor)
+      : values(direction_of(table, tensor)),
+        storage(table.direction_storage),
+        vector(is_aligned(values)) {}
+  template <UpdateRule rule>
+  DEMI_HOST_DEVICE void load(std::int64_t i, std::int64_t n, Packet& packet) const {
+    if constexpr (RuleOf<rule>::kDirection == Direction::read)
+      packet = load_packet(values, storage, i, n, vector);
+  }
+  template <UpdateRule rule>
+  DEMI_HOST_DEVICE void store(std::int64_t i, std::int64_t n, const Packet& packet) const {
+    if constexpr (RuleOf<rule>::kDirection == Direction::written)
+      store_packet(values, storage, i, n, vector, packet);
+  }
+};
+
 /// Weights and states that lie in FP32.
 struct PlainArrays {
   struct Streams {
@@ -287,7 +311,8 @@ struct Update {
   }
 
   static DEMI_HOST_DEVICE void one_packet(const TensorEntry& tensor, const Coefficients& c,
-                                          const typename Arrays::Streams& streams, Factors factors,
+                                          const typename Arrays::Streams& streams,
+                                          const DirectionArray& directions, Factors factors,
                                           std::int64_t i, bool vector,
                                           double (&squares)[2][kPacket]) {
     constexpr int kMost = kArrays<rule>;
@@ -299,21 +324,26 @@ struct Update {
     for (int m = 0; m < kMost; ++m) {
       if (is_kept<rule>(c.arrays, m)) moment[m] = Arrays::load(tensor, m, i, vector);
     }
+    Packet direction{};
+    directions.load<rule>(i, n, direction);
     for (int k = 0; k < kPacket; ++k) {
       Elements<float> e = elements<kMost>(parameter, moment, k);
       e.gradient = true_gradient(gradient.v[k], factors.inverse_scale, factors.clip, c);
+      e.direction = direction.v[k];
       kernels::update<rule>(e, c);
       DEMI_UNROLLED
       for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
-      if constexpr (!trust) parameter.v[k] = e.parameter;
+      direction.v[k] = e.direction;
+      if constexpr (kMovesParameter<rule>) parameter.v[k] = e.parameter;
     }
+    directions.store<rule>(i, n, direction);
     DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m) {
       if (is_kept<rule>(c.arrays, m)) Arrays::store(tensor, streams, m, i, vector, moment[m]);
     }
-    if constexpr (!trust) {
+    if constexpr (kMovesParameter<rule>) {
       Arrays::store_parameter(tensor, streams, i, vector, parameter);
-    } else {
+    } else if constexpr (trust) {
       for (int k = 0; k < kPacket && i + k < n; ++k) {
         const Elements<float> e = elements<kMost>(parameter, moment, k);
         const double x = e.parameter, u = RuleOf<rule>::direction(e, c);
@@ -335,10 +365,15 @@ struct Update {
       const std::int64_t start = block.index * kBlock, n = tensor.gradient ? tensor.length : 0;
       const bool vector = Arrays::template all_aligned<rule>(tensor, c.arrays);
       const typename Arrays::Streams streams(table, tensor);
+      DirectionArray directions;
+      if constexpr (RuleOf<rule>::kDirection != Direction::none)
+        directions = DirectionArray(table, block.tensor);
       double squares[2][kPacket] = {};
       for (int r = 0; r < kRows; ++r) {
         const std::int64_t i = start + packet_at(t, r);
-        if (i < n) one_packet(tensor, c, streams, {inverse_scale, clip_factor}, i, vector, squares);
+        if (i < n)
+          one_packet(tensor, c, streams, directions, {inverse_scale, clip_factor}, i, vector,
+                     squares);
       }
       if constexpr (trust) {
         shared.parameter.put(t, squares[0]);
@@ -418,7 +453,7 @@ struct Decide {
       const std::int64_t step = *tensor.step += 1;
       table.coefficients[k] = tensor_coefficients(
           group_coefficients(group.rule, group, learning_rate(group, shared.taken), step,
-                             tensor.scalar),
+                             tensor.scalar, tensor.rate_factor),
           tensor);
     }
   }

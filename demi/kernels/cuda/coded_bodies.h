@@ -66,22 +66,28 @@ struct Opened {
   Packet moment[kMost + 1];
 
   Opened() = default;
-  DEMI_HOST_DEVICE Opened(const TensorEntry& tensor, const Coefficients& c, Factors factors,
-                          std::int64_t i, bool vector) {
+  DEMI_HOST_DEVICE Opened(const TensorEntry& tensor, const Coefficients& c,
+                          const DirectionArray& directions, Factors factors, std::int64_t i,
+                          bool vector) {
     const Packet gradient =
         load_packet(tensor.gradient, tensor.gradient_storage, i, tensor.length, vector);
     parameter = load_parameter(tensor, i, vector);
     DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m)
       if (is_kept<rule>(c.arrays, m)) moment[m] = load_state(tensor, m, i, vector);
+    Packet direction{};
+    directions.load<rule>(i, tensor.length, direction);
     for (int k = 0; k < kPacket; ++k) {
       Elements<float> e = element(k);
       e.gradient = true_gradient(gradient.v[k], factors.inverse_scale, factors.clip, c);
+      e.direction = direction.v[k];
       kernels::update<rule>(e, c);
       DEMI_UNROLLED
       for (int m = 0; m < kMost; ++m) moment[m].v[k] = e.moment[m];
-      if constexpr (!trust) parameter.v[k] = e.parameter;
+      direction.v[k] = e.direction;
+      if constexpr (kMovesParameter<rule>) parameter.v[k] = e.parameter;
     }
+    directions.store<rule>(i, tensor.length, direction);
   }
 
   DEMI_HOST_DEVICE Elements<float> element(int k) const {
@@ -177,18 +183,21 @@ struct UpdateCoded {
     }
     if constexpr (trust)
       add_trust(opened, c, tensor.length - i, t, shared);
-    else
+    else if constexpr (kMovesParameter<rule>)
       CodedArrays::store_parameter(tensor, carry.streams, i, vector, opened.parameter);
   }
 
   static DEMI_HOST_DEVICE void open(const StepTable& table, const TensorEntry& tensor,
-                                    const Coefficients& c, std::int64_t i, int t, Shared& shared,
-                                    Carry& carry) {
+                                    std::int32_t number, const Coefficients& c, std::int64_t i,
+                                    int t, Shared& shared, Carry& carry) {
     if (i >= tensor.length) return agree(tensor, c, nullptr, i, t, shared);
     const Factors factors{tensor.unscaled ? 1.0f : table.state->inverse_scale,
                           table.state->clip_factor};
-    carry.opened =
-        Opened<rule>(tensor, c, factors, i, CodedArrays::all_aligned<rule>(tensor, c.arrays));
+    DirectionArray directions;
+    if constexpr (RuleOf<rule>::kDirection != Direction::none)
+      directions = DirectionArray(table, number);
+    carry.opened = Opened<rule>(tensor, c, directions, factors, i,
+                                CodedArrays::all_aligned<rule>(tensor, c.arrays));
     agree(tensor, c, &carry.opened, i, t, shared);
   }
 
@@ -212,7 +221,7 @@ struct UpdateCoded {
     if (p >= 2 * kRows) return;
     const std::int64_t i = start + packet_at(t, p / 2);
     if (p % 2 == 0)
-      open(table, tensor, c, i, t, shared, carry);
+      open(table, tensor, block.tensor, c, i, t, shared, carry);
     else if (i < tensor.length)
       close(tensor, c, i, t, shared, carry);
   }

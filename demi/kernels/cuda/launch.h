@@ -48,13 +48,17 @@ void launch_apply_trust(Launcher& launcher, const StepTable& table) {
 }
 
 /// A whole step of a table with one rule: three launches, four with a trust ratio (LAMB), whatever
-/// the number of tensors.
+/// the number of tensors. Four of a rule of matrices, whose direction is taken as it is.
 template <class Launcher>
 void launch_step(Launcher& launcher, const StepTable& table) {
   launch_measure(launcher, table);
   launch_decide(launcher, table);
   launch_update(launcher, table);
   launch_apply_trust(launcher, table);
+  if (table.range.rule != UpdateRule::muon) return;
+  StepTable third = table;
+  third.range.rule = UpdateRule::muon_apply;
+  launch_update(launcher, third);
 }
 
 /// The block of thread block b of a launch.

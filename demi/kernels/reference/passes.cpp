@@ -75,9 +75,13 @@ void update_element(const StepTable& table, const Work& work, std::int64_t i, in
   Elements<float> e = load_state<rule>(work, i);
   const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
   e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
+  if constexpr (RuleOf<rule>::kDirection == Direction::read)
+    e.direction = load_element(work.direction, work.direction_storage, i);
   kernels::update<rule>(e, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) moments[m][k] = e.moment[m];
-  if constexpr (!RuleOf<rule>::kTrust) store_parameter(table, work.tensor, i, e.parameter);
+  if constexpr (RuleOf<rule>::kDirection == Direction::written)
+    store_element(work.direction, work.direction_storage, i, e.direction);
+  if constexpr (kMovesParameter<rule>) store_parameter(table, work.tensor, i, e.parameter);
 }
 
 void store_coded(const Coded& array, RandomStream stream, Range group, const GroupValues& values) {

@@ -19,6 +19,8 @@ template <UpdateRule>
 struct RuleOf;
 template <>
 struct RuleOf<UpdateRule::ema> : rules::EMA {};
+template <>
+struct RuleOf<UpdateRule::muon_apply> : rules::MuonApply {};
 #define DEMI_RULE_ENTRY(name, Name) \
   template <>                       \
   struct RuleOf<UpdateRule::name> : rules::Name {};
@@ -32,6 +34,8 @@ inline auto with_rule(UpdateRule rule, Call call) {
   case UpdateRule::name:            \
     return call.template operator()<UpdateRule::name>();
 #include "demi/kernels/rules/entries.h"
+    case UpdateRule::muon_apply:
+      return call.template operator()<UpdateRule::muon_apply>();
     case UpdateRule::ema:
       break;
   }
@@ -78,13 +82,13 @@ DEMI_HOST_DEVICE std::uint32_t arrays_kept(std::uint32_t flags) {
   return arrays_kept<Rule>(flags, std::make_index_sequence<Rule::kStates.size()>());
 }
 
-/// The arrays that the rule always keeps.
+/// The arrays that the rule always keeps, of those that its update() touches.
 template <UpdateRule rule>
 constexpr std::uint32_t arrays_always_kept() {
   std::uint32_t kept = 0;
   for (int m = 0; m < kArrays<rule>; ++m)
     if (RuleOf<rule>::kStates[m].kept_if == 0) kept |= 1u << m;
-  return kept;
+  return kept & RuleOf<rule>::kTouched;
 }
 template <UpdateRule rule>
 inline constexpr std::uint32_t kAlwaysKept = arrays_always_kept<rule>();
@@ -99,12 +103,18 @@ constexpr std::uint32_t flags_that_keep() {
 template <UpdateRule rule>
 inline constexpr std::uint32_t kKeptByChoice = flags_that_keep<rule>();
 
-/// Whether moment[m] is one of `arrays`, which arrays_kept() gave: known to the compiler for those
-/// that are always kept.
+/// Whether update() touches moment[m], and it is one of `arrays`, which arrays_kept() gave: known
+/// to the compiler for those that are always kept.
 template <UpdateRule rule>
 DEMI_HOST_DEVICE bool is_kept(std::uint32_t arrays, int m) {
+  if ((RuleOf<rule>::kTouched >> m & 1u) == 0) return false;
   return (kAlwaysKept<rule> >> m & 1u) != 0 || (arrays >> m & 1u) != 0;
 }
+
+/// Whether update() moves the parameter.
+template <UpdateRule rule>
+inline constexpr bool kMovesParameter =
+    !RuleOf<rule>::kTrust && RuleOf<rule>::kDirection != Direction::written;
 
 /// Pass 2 of any rule. A rule with a trust ratio moves no parameter in it.
 template <UpdateRule rule, class V>

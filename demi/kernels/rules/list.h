@@ -15,6 +15,7 @@
 #include DEMI_RULE(nadam)
 #include DEMI_RULE(radam)
 #include DEMI_RULE(adagrad)
+#include DEMI_RULE(muon)
 
 // More of such lines, outside of the tree: -DDEMI_MORE_RULES='"FILE"'.
 #ifdef DEMI_MORE_RULES

@@ -13,10 +13,14 @@ namespace {
 
 /// One tensor at one of its steps, for the numbers that a rule derives from its group.
 struct At {
-  double rate;        // the learning rate
-  std::int64_t step;  // 1 is the first
-  float* scalar;      // the rule's state of that form; null if it has none
+  double rate;             // the learning rate
+  std::int64_t step;       // 1 is the first
+  float* scalar;           // the rule's state of that form; null if it has none
+  double rate_factor = 1;  // TensorEntry::rate_factor
 };
+
+/// What a rule does with StepTable::direction.
+enum class Direction : std::uint8_t { none, written, read };
 
 namespace rules {
 
@@ -27,6 +31,12 @@ struct Base {
   /// The step of a tensor is scaled by a trust ratio: update() moves no parameter, direction() is
   /// what pass 2 takes the norm of and pass 3 moves the parameter by.
   static constexpr bool kTrust = false;
+  /// written: update() moves no parameter, and leaves the tensor's direction in
+  /// Elements::direction, which products then make orthogonal. read: what moves the parameter by
+  /// it, in a launch of its own.
+  static constexpr Direction kDirection = Direction::none;
+  /// Bit m: update() reads and writes moment[m].
+  static constexpr std::uint32_t kTouched = 7;
 
   /// The number that a state begins with.
   static float initial(const State& state, const Group&) { return state.initial; }

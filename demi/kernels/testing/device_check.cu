@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "demi/kernels/cuda_kernels.h"
+#include "demi/kernels/rule_info.h"
 #include "demi/kernels/testing/step_case.h"
 #include "demi/kernels/traffic.h"
 
@@ -114,6 +115,11 @@ class DeviceCase {
                          static_cast<std::byte*>(table_memory_->data()),
                          static_cast<StepState*>(state_->data()));
     complain(kernels.upload(table_memory_->data(), staging.data(), plan_->upload_bytes(), nullptr));
+    if (!info_of(options.rule).applied_by) return;
+    arrays_.emplace_back(nullptr, static_cast<std::size_t>(table_.block_count * kBlock) * 2, 0);
+    back_.push_back(nullptr);
+    table_.direction = arrays_.back().data();
+    table_.direction_storage = Storage::bf16;
   }
 
   const StepTable& table() const { return table_; }

@@ -33,7 +33,7 @@ inline void expect_same_bits_on_every_path(const CaseOptions& options, int steps
   for (int s = 0; s < steps; ++s) {
     expected.step(*cpu_kernels(Path::reference));
     cuda::HostLauncher launcher;
-    cuda::launch_step(launcher, emulated.plan().table());
+    cuda::launch_step(launcher, emulated.table());
     ASSERT_TRUE(expected.written() == emulated.written()) << "device, step " << s;
     for (std::size_t p = 0; p < paths.size(); ++p) {
       paths[p].step(*simd_paths()[p], s);

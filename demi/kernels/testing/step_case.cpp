@@ -150,8 +150,17 @@ void StepCase::set_gradient(std::size_t t, std::int64_t i, float value) {
   store_element(const_cast<void*>(tensor.gradient), tensor.gradient_storage, i, value);
 }
 
+StepTable StepCase::table() {
+  StepTable table = plan_->table();
+  if (!info_of(table.range.rule).applied_by) return table;
+  directions_.resize(static_cast<std::size_t>(table.block_count * kBlock));
+  table.direction = directions_.data();
+  table.direction_storage = Storage::bf16;
+  return table;
+}
+
 void StepCase::step(const CpuKernels& kernels, std::int64_t cut) {
-  const StepTable table = plan_->table();
+  StepTable table = this->table();
   const std::int64_t piece = cut > 0 ? cut : table.block_count;
   const auto pass = [&](auto kernel) {
     // Last piece first: the order of pieces must not matter either.
@@ -167,6 +176,10 @@ void StepCase::step(const CpuKernels& kernels, std::int64_t cut) {
     decide_trust(table);
     pass(kernels.apply_trust);
   }
+  const auto applied_by = info_of(table.range.rule).applied_by;
+  if (!applied_by) return;  // else with the direction as it is
+  table.range.rule = *applied_by;
+  pass(kernels.update);
 }
 
 std::vector<unsigned char> StepCase::written() const {

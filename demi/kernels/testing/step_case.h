@@ -39,6 +39,8 @@ class StepCase {
   explicit StepCase(const CaseOptions& options);
 
   StepPlan& plan() { return *plan_; }
+  /// For a rule of matrices with room for its directions, in bf16.
+  StepTable table();
   /// One whole step on that path, pass by pass, each pass cut at `cut` blocks (0: in one piece).
   void step(const CpuKernels& kernels, std::int64_t cut = 0);
 
@@ -60,6 +62,7 @@ class StepCase {
   std::vector<std::unique_ptr<std::byte[]>> memory_;
   std::vector<std::int64_t> steps_;
   std::vector<float> scalars_;
+  std::vector<std::uint16_t> directions_;
   struct Writable {
     const std::byte* start;
     std::size_t bytes;
