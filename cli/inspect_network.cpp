@@ -23,8 +23,10 @@ using imported::TensorSummary;
 using Json = nlohmann::ordered_json;
 
 Json graph_json(const GraphSummary& graph) {
-  return {{"name", graph.name},     {"mode", graph.mode},       {"decomposed", graph.is_decomposed},
-          {"inputs", graph.inputs}, {"outputs", graph.outputs}, {"operators", graph.operators}};
+  return {
+      {"name", graph.name},      {"mode", graph.mode},       {"decomposed", graph.is_decomposed},
+      {"inputs", graph.inputs},  {"outputs", graph.outputs}, {"operators", graph.operators},
+      {"fusible", graph.fusible}};
 }
 
 Json network_json(const std::filesystem::path& file, const FileSummary& summary, bool verified) {
@@ -60,6 +62,17 @@ report::Table graph_table(const GraphSummary& graph) {
                {"inputs", fmt::format("{}", fmt::join(graph.inputs, "; "))},
                {"outputs", std::to_string(graph.outputs)},
                {"operators", operators_text(graph)}}};
+}
+
+report::Table fusible_table(const GraphSummary& graph) {
+  report::Table table{
+      .title = "what of graph " + graph.name + " runs as one operator in 16 bits on a CPU",
+      .columns = {{.name = "operations", .align = report::Align::kLeft}}};
+  for (const std::string& place : graph.fusible) table.rows.push_back({place});
+  table.notes = {
+      "FP32 is Python's bit by bit, unless --fuse always; --fuse never runs them one "
+      "by one."};
+  return table;
 }
 
 std::string role_of(const TensorSummary& tensor) {
@@ -108,6 +121,8 @@ void show_exported_network(const std::filesystem::path& file, bool verify, const
     tables.back().notes.push_back(
         "Verified: the weights agree with their checksums, and every operation is known here.");
   for (const std::string& note : notes) tables.back().notes.push_back(note);
+  for (const GraphSummary& graph : summary.graphs)
+    if (!graph.fusible.empty()) tables.push_back(fusible_table(graph));
   Output::print(tables);
 }
 

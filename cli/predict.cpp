@@ -184,6 +184,7 @@ void require_given_values(const CLI::App& command, const PredictArguments& a) {
                         .advice = "leave it out for the default"});
   };
   refuse_if("--csv", a.column.empty(), "\"\"", "the heading of a column");
+  refuse_if("--fuse", a.options.fuse.empty(), "\"\"", "low-precision, always or never");
   refuse_if("--top-k", a.options.top_k == 0, "0", "1 to the model's classes");
   refuse_if("--batch-size", a.options.batch_size == 0, "0", "1 to 1048576");
 }
@@ -217,6 +218,9 @@ void add_predict(CLI::App& app) {
       ->capture_default_str();
   command->add_option("--graph", a->options.graph,
                       "Of a network from Python its .pt2 file [as in training, or beside FILE]");
+  command->add_option("--fuse", a->options.fuse,
+                      "Likewise what runs as one operator: low-precision, always or never [as in "
+                      "training]");
   command->add_option("--device", a->options.device, "Device: auto, cpu, cuda or cuda:N")
       ->capture_default_str();
   a->output.add_to(*command);

@@ -2,6 +2,7 @@
 
 // Everything that a training program needs. Each header can also be included by itself.
 #include "demi/activation/gelu.h"
+#include "demi/add_norm/add_norm.h"
 #include "demi/attention/attention.h"
 #include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"

@@ -105,6 +105,7 @@ step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_ca
 step "configure" "${configure[@]}"
 step "build" cmake --build "$build" -j "$jobs"
 step "tests" gpu_tests
+# Of batch norm's kernels, too, which no operator calls until this says "batch norm: same bits".
 sanitized "memcheck racecheck synccheck initcheck" "the step's kernels" "$build/demi_cuda_check"
 sanitized "memcheck racecheck" "cross entropy" "$build/lib/nn/demi_nn_test" --gtest_filter='GpuLinearCrossEntropy.*'
 step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"

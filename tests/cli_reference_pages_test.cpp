@@ -42,6 +42,14 @@ void activation_0(torch::nn::Linear& up, const at::Tensor& x) {
   at::Tensor z = torch::gelu(up->forward(x), "tanh");
 }
 
+void add_norm_0(at::Tensor& x, const at::Tensor& attended, const torch::nn::LayerNorm& norm,
+                torch::nn::Sequential& feed_forward) {
+  demi::Autocast region(torch::kCPU, torch::kBFloat16);
+  auto [sum, normed] = demi::add_layer_norm(x, attended, norm->weight, norm->bias,
+                                            {.eps = 1e-5, .dtype = torch::kBFloat16});
+  x = sum + feed_forward->forward(normed);
+}
+
 void attention_0(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
   demi::Autocast region(torch::kCPU, torch::kBFloat16);
   auto y = at::scaled_dot_product_attention(q, k, v, {}, /*dropout_p=*/0.1, /*is_causal=*/true);

@@ -328,7 +328,7 @@ INSTANTIATE_TEST_SUITE_P(Rows, SettingAndCommand,
 
 TEST(SettingsOfCommands, HaveARow) {
   // Of networks from Python; of no run; a cell of its own.
-  std::set<std::string> known{"model-output", "dry-run", "resume"};
+  std::set<std::string> known{"model-output", "fuse", "channels-last", "dry-run", "resume"};
   for (const Trained& row : rows()) known.insert(row.setting);
   for (const demi::settings::Setting& setting : demi::settings::all_settings())
     EXPECT_TRUE(known.contains(setting.name)) << setting.name;

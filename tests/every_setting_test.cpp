@@ -58,6 +58,8 @@ const std::vector<Trained> kRefused{{"loss", "bce", "fashion-cnn"}, {"loss", "ms
 
 const std::vector<Elsewhere> kElsewhere{
     {"model-output", "tests/cli_network_test.cpp", "NetworkProgram", "TakesTheLossOfTheFile"},
+    {"fuse", "tests/cli_fusing_test.cpp", "FusingProgram", "FusesWhatItIsTold"},
+    {"channels-last", "tests/cli_fusing_test.cpp", "FusingProgram", "RunsInChannelsLast"},
     {"data-dir", "tests/cli_test.cpp", "Cli", "TheFolderOfTheDataSetsIsDemiDataDir"},
     {"device", "tests/cli_test.cpp", "Cli", "AMissingDeviceExitsWith4"},
     {"devices", "tests/cli_ranks_test.cpp", "CliRanks", "OneForEachDevice"},

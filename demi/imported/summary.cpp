@@ -7,8 +7,11 @@
 #include <utility>
 #include <variant>
 
+#include "demi/core/error.h"
 #include "demi/imported/archive.h"
+#include "demi/imported/fusion.h"
 #include "demi/imported/identity.h"
+#include "demi/imported/prepare.h"
 #include "demi/imported/size_expression.h"
 #include "demi/imported/tensor_names.h"
 #include "demi/imported/training_mode.h"
@@ -85,6 +88,23 @@ std::string mode_of(const Program& program, bool is_one_of_two) {
   return mode == ExportedMode::train ? "train" : mode == ExportedMode::eval ? "eval" : "unknown";
 }
 
+/// As ImportedModel::fusible(), without the weights.
+std::vector<std::string> fusible_of(const Program& program, bool is_one_of_two) {
+  std::vector<InputRole> roles;
+  for (const InputSpec& input : program.inputs) {
+    const bool is_state = input.kind == InputKind::parameter || input.kind == InputKind::buffer ||
+                          input.kind == InputKind::constant;
+    roles.push_back({.is_state = is_state, .name = is_state ? input.target : ""});
+  }
+  std::vector<std::string> places;
+  try {
+    const TrainingFlags flags(exported_mode(program), /*rewrites=*/!is_one_of_two);
+    add_fusions(*prepare(program.graph, roles, flags), places);
+  } catch (const Error&) {  // NOLINT(bugprone-empty-catch): ImportedModel says what cannot be run
+  }
+  return places;
+}
+
 GraphSummary summarize_graph(const Program& program, bool is_one_of_two) {
   GraphSummary summary{.name = program.name,
                        .mode = mode_of(program, is_one_of_two),
@@ -106,6 +126,7 @@ GraphSummary summarize_graph(const Program& program, bool is_one_of_two) {
   for (const TreeSpec::Key& key : program.out_spec.keys)
     if (const auto* name = std::get_if<std::string>(&key)) summary.output_names.push_back(*name);
   add_operations(program.graph, tensor_names(program), summary);
+  summary.fusible = fusible_of(program, is_one_of_two);
   return summary;
 }
 

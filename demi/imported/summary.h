@@ -63,6 +63,10 @@ struct GraphSummary {
   std::vector<std::vector<SizeSummary>> output_sizes;  // of each tensor, outermost first
   std::vector<OperationSummary> operations;  // in their order, those of graphs within the graph too
   std::map<std::string, std::size_t> operators;  // "aten::conv2d", how often
+  /// Batch norms, each with what runs with it as one operator (Fusing): "aten::batch_norm in bn
+  /// (net.py:15 in forward), with aten::relu in act (net.py:16 in forward)". Empty, too, for a
+  /// graph that cannot be run.
+  std::vector<std::string> fusible;
 };
 
 /// A summary of a `.pt2` file.

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
+#include "demi/kernels/host_device.h"
 #include "demi/kernels/storage.h"
 
 namespace demi::kernels {
@@ -13,7 +14,7 @@ struct PoolWindows {
   std::int64_t size[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0};
   std::int64_t height = 0, width = 0;  // of the result
 
-  bool any() const { return size[0] * size[1] > 1; }
+  DEMI_HOST_DEVICE bool any() const { return size[0] * size[1] > 1; }
 };
 
 /// `BatchNorm::chosen` of a window whose result ReLU has set to 0: none of its places has a

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "demi/kernels/formulas.h"
+#include "demi/kernels/host_device.h"
 #include "demi/kernels/storage.h"
 
 // The formulas of batch normalisation (batch_norm.h) for float and for vectors of floats, under the
@@ -9,17 +10,19 @@ namespace demi::kernels {
 namespace {
 
 // Operations that these formulas need of V besides those of formulas.h. NaN counts as above.
-inline float select_not_above(float x, float limit, float yes, float no) {
+DEMI_HOST_DEVICE float select_not_above(float x, float limit, float yes, float no) {
   return x <= limit ? yes : no;
 }
-inline float select_equal(float x, float y, float yes, float no) { return x == y ? yes : no; }
+DEMI_HOST_DEVICE float select_equal(float x, float y, float yes, float no) {
+  return x == y ? yes : no;
+}
 
 /// One channel's numbers.
 template <class V>
 struct Channel {
   V mean, scale, shift;
 
-  V normalised(V x) const { return (x - mean) * scale + shift; }
+  DEMI_HOST_DEVICE V normalised(V x) const { return (x - mean) * scale + shift; }
 };
 
 /// The largest FP32 value that is 0 once it is rounded to nearest, ties to even: half of the
@@ -30,19 +33,19 @@ inline constexpr float kGreatestZero = storage == Storage::fp16   ? 0x1p-25f
                                                                   : 0.0f;
 
 template <class V>
-inline V rectified(V v) {
+DEMI_HOST_DEVICE V rectified(V v) {
   return select_not_above(v, V(0.0f), V(0.0f), v);
 }
 
 /// A gradient behind ReLU, whose input was v. NaN passes it on, as torch.relu's backward does.
 template <class V>
-inline V gradient_behind_relu(V gradient, V v, float greatest_zero) {
+DEMI_HOST_DEVICE V gradient_behind_relu(V gradient, V v, float greatest_zero) {
   return select_not_above(v, V(greatest_zero), V(0.0f), gradient);
 }
 
 /// x where it is finite, otherwise 0.
 template <class V>
-inline V if_finite(V x) {
+DEMI_HOST_DEVICE V if_finite(V x) {
   return select_not_above(x * V(0.0f), V(0.0f), x, V(0.0f));
 }
 
@@ -51,7 +54,7 @@ template <class V>
 struct Greatest {
   V value, place;
 
-  void meet(V candidate, float at) {
+  DEMI_HOST_DEVICE void meet(V candidate, float at) {
     const V greater = select_less(value, candidate, V(at), place);
     const V value_then = select_less(value, candidate, candidate, value);
     place = select_not_above(candidate, candidate, greater, V(at));  // only NaN is not
@@ -61,7 +64,8 @@ struct Greatest {
 
 /// The gradient of x from that of v.
 template <class V>
-inline V input_gradient(const Channel<V>& channel, V x, V gradient, V mean_gradient, V slope) {
+DEMI_HOST_DEVICE V input_gradient(const Channel<V>& channel, V x, V gradient, V mean_gradient,
+                                  V slope) {
   return ((gradient - mean_gradient) - (x - channel.mean) * slope) * channel.scale;
 }
 

@@ -3,26 +3,33 @@
 #include <cstdint>
 
 #include "demi/kernels/batch_norm.h"
+#include "demi/kernels/host_device.h"
 
 // What the passes of batch_norm.h do at a time. Internal linkage.
 namespace demi::kernels {
 namespace {
 
-constexpr std::int64_t lesser(std::int64_t a, std::int64_t b) { return b < a ? b : a; }
-constexpr std::int64_t greater(std::int64_t a, std::int64_t b) { return a < b ? b : a; }
+DEMI_HOST_DEVICE constexpr std::int64_t lesser(std::int64_t a, std::int64_t b) {
+  return b < a ? b : a;
+}
+DEMI_HOST_DEVICE constexpr std::int64_t greater(std::int64_t a, std::int64_t b) {
+  return a < b ? b : a;
+}
 
-constexpr std::int64_t pieces(std::int64_t n, std::int64_t length) {
+DEMI_HOST_DEVICE constexpr std::int64_t pieces(std::int64_t n, std::int64_t length) {
   return (n + length - 1) / length;
 }
-inline std::int64_t pixels(const BatchNorm& norm) { return norm.images * norm.height * norm.width; }
+DEMI_HOST_DEVICE std::int64_t pixels(const BatchNorm& norm) {
+  return norm.images * norm.height * norm.width;
+}
 
 /// Pixels of a piece, channels last: some 32 thousand elements, and enough pixels to a row of sums.
-inline std::int64_t pixels_of_piece(const BatchNorm& norm) {
+DEMI_HOST_DEVICE std::int64_t pixels_of_piece(const BatchNorm& norm) {
   return lesser(512, greater(64, 32768 / norm.channels));
 }
 
 /// Lines of the pooled result in a piece of gradient_sums.
-inline std::int64_t lines_of_piece(const BatchNorm& norm) {
+DEMI_HOST_DEVICE std::int64_t lines_of_piece(const BatchNorm& norm) {
   return greater(1, pixels_of_piece(norm) / norm.pool.width);
 }
 

@@ -3,6 +3,7 @@
 #include <cstdint>
 
 #include "demi/core/export.h"
+#include "demi/kernels/add_norm.h"
 #include "demi/kernels/batch_norm.h"
 #include "demi/kernels/exponent_counts.h"
 #include "demi/kernels/lstm.h"
@@ -58,6 +59,8 @@ struct CpuKernels {
   /// Pieces [begin, end) of pieces_of(norm, pass) (batch_norm.h).
   void (*batch_norm)(const BatchNorm& norm, BatchNormPass pass, std::int64_t begin,
                      std::int64_t end);
+  /// Pieces [begin, end) of pieces_of(norm) (add_norm.h).
+  void (*add_norm)(const AddNorm& norm, AddNormPass pass, std::int64_t begin, std::int64_t end);
 };
 
 /// The kernels of a path, or null where this build or machine does not have it (path.h says why).

@@ -2,7 +2,9 @@
 
 #include <bit>
 #include <cmath>
+#include <vector>
 
+#include "demi/kernels/testing/batch_norm_case.h"
 #include "demi/kernels/testing/emulation.h"
 #include "demi/kernels/testing/step_case.h"
 
@@ -51,6 +53,22 @@ TEST(CudaSource, GivesTheBitsOfTheReference) {
       options.lengths = {1, 300, 5000};
       expect_same_steps(options);
     }
+  }
+}
+
+TEST(CudaSource, NormalisesBatchesWithTheBitsOfTheReference) {
+  std::vector<testing::NormShape> shapes = testing::pooled_shapes();
+  for (const testing::NormShape& shape : testing::kShapes)
+    if (shape.channels_last) shapes.push_back(shape);
+  // More channels than a thread block has threads, and fewer that divide it.
+  shapes.push_back({true, true, false, 2, 700, 9, 5, {}});
+  shapes.push_back({true, true, true, 5, 64, 17, 16, {}, Storage::fp32});
+  for (const testing::NormShape& shape : shapes) {
+    testing::NormCase expected(shape), seen(shape);
+    expected.run_all(*cpu_kernels(Path::reference));
+    for (const auto pass : testing::NormCase::kPasses)
+      cuda::run_batch_norm(seen.described(pass), pass);
+    EXPECT_TRUE(seen.wrote_as(expected)) << shape.channels << ' ' << shape.pool.any();
   }
 }
 

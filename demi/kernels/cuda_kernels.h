@@ -5,6 +5,7 @@
 #include <string>
 
 #include "demi/core/export.h"
+#include "demi/kernels/batch_norm.h"
 #include "demi/kernels/cross_entropy.h"
 #include "demi/kernels/loss_scale.h"
 #include "demi/kernels/step_table.h"
@@ -30,6 +31,11 @@ struct CudaKernels {
   /// One launch: losses, and gradients in the logits' place.
   using RowsOfLogits = const char* (*)(const CrossEntropyRows& rows, void* stream);
 
+  /// One launch: a pass over `pieces` (pieces_of()) of a batch normalisation with channels last.
+  /// No GPU has run it yet, and no operator calls it.
+  using BatchNormPieces = const char* (*)(const BatchNorm& norm, BatchNormPass pass,
+                                          std::int64_t pieces, void* stream);
+
   /// kStepLayout of the plugin's build. The first field, so that a plugin of any build has it here.
   std::uint64_t layout;
 
@@ -40,6 +46,7 @@ struct CudaKernels {
   Pass step;         // all of them: 3 launches, 4 with a trust ratio
   UpdateScale update_scale;
   RowsOfLogits cross_entropy;
+  BatchNormPieces batch_norm;
   Upload upload;
   bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
   std::int64_t (*launches)();       // launches of passes so far, in this process
@@ -56,7 +63,7 @@ inline constexpr std::uint64_t kStepLayout =
      sizeof(StepTable)) *
         64 +
     static_cast<std::uint64_t>(UpdateRule::ema) * 8 +
-    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows)) / 8;
+    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows) + sizeof(BatchNorm)) / 8;
 
 /// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, or the
 /// current CUDA device cannot run them. One GPU does not answer for another: make a tensor's device

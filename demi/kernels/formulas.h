@@ -30,6 +30,10 @@ DEMI_HOST_DEVICE float clamp(float x, float limit) {
   return x < -limit ? -limit : x > limit ? limit : x;
 }  // NaN stays
 
+DEMI_HOST_DEVICE float select_less(float x, float limit, float yes, float no) {
+  return x < limit ? yes : no;
+}
+
 /// One element (or vector of elements) of everything that an update reads and writes.
 template <class V>
 struct Elements {

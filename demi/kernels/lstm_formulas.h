@@ -10,8 +10,6 @@
 namespace demi::kernels {
 namespace {
 
-// Operations that these formulas need of V besides those of formulas.h.
-inline float select_less(float x, float limit, float yes, float no) { return x < limit ? yes : no; }
 /// 2^n of a float 1.5 * 2^23 + n, -126 <= n <= 127: its low bits hold n.
 inline float power_of_two(float shifted) {
   return std::bit_cast<float>((std::bit_cast<std::uint32_t>(shifted) << 23) + 0x3F800000u);

@@ -14,6 +14,7 @@
 #include "demi/core/source_dir_testing.h"
 #include "demi/loop/observer.h"
 #include "demi/nn/batch_norm.h"
+#include "demi/nn/norm.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/sgd.h"
 #include "demi/step/param_state.h"
@@ -338,6 +339,15 @@ TEST(OriginSearch, ABatchNormWithReLU) {
     return norm->forward(x.unsqueeze(-1).unsqueeze(-1)).squeeze(-1).squeeze(-1);
   });
   expect_named(job, {Place::forward, "with_relu", "demi::batch_norm_relu", ""});
+}
+
+// The sum before it and the norm are one operator.
+TEST(OriginSearch, ANormWithTheSumBefore) {
+  Job job;
+  nn::Norm norm(nn::NormOptions{.width = kWidth, .eps = 0});
+  job.model->register_module("with_sum", norm);
+  job.plant(30, [&](const at::Tensor& x) { return norm->forward_add(x * 0, x * 0 + 1).norm; });
+  expect_named(job, {Place::forward, "with_sum", "demi::add_layer_norm", ""});
 }
 
 TEST(OriginSearch, ANormalizationByHand) {

@@ -1,8 +1,7 @@
 #include "demi/nn/norm.h"
 
-#include <ATen/ATen.h>
-
-#include <string>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include "demi/nn/require.h"
 
@@ -28,16 +27,14 @@ void NormImpl::pretty_print(std::ostream& stream) const {
          << ", bias=" << (bias.defined() ? "true" : "false") << ")";
 }
 
-at::Tensor NormImpl::forward(const at::Tensor& input) {
+at::Tensor NormImpl::forward(const at::Tensor& input) { return forward_add(input, {}).norm; }
+
+SumAndNorm NormImpl::forward_add(const at::Tensor& input, const at::Tensor& add,
+                                 std::optional<at::ScalarType> dtype) {
   require_features("nn.Norm", input, options_.width);
-  const auto given = [](const at::Tensor& tensor) {
-    return tensor.defined() ? std::optional(tensor) : std::nullopt;
-  };
-  const at::Tensor out =
-      options_.kind == NormKind::layer_norm
-          ? at::layer_norm(input, {options_.width}, given(weight), given(bias), options_.eps)
-          : at::rms_norm(input, {options_.width}, given(weight), options_.eps);
-  return out.to(input.scalar_type());
+  const AddNormOptions options{.eps = options_.eps, .dtype = dtype};
+  return options_.kind == NormKind::layer_norm ? add_layer_norm(input, add, weight, bias, options)
+                                               : add_rms_norm(input, add, weight, options);
 }
 
 }  // namespace demi::nn

@@ -3,8 +3,10 @@
 #include <torch/nn/pimpl.h>
 
 #include <cstdint>
+#include <optional>
 #include <ostream>
 
+#include "demi/add_norm/add_norm.h"
 #include "demi/autocast/normalisation.h"
 #include "demi/core/export.h"
 #include "demi/nn/cloneable.h"
@@ -37,6 +39,12 @@ class DEMI_API NormImpl : public Cloneable<NormImpl>, public Normalisation {
 
   /// (*, width) to (*, width), in the input's dtype. Throws UsageError for other inputs.
   at::Tensor forward(const at::Tensor& input);
+
+  /// The end of a residual branch and the norm behind it in one pass over memory (add_layer_norm,
+  /// add_rms_norm): input + add, and its rows normalised, in `dtype`, by default the sum's. `add`,
+  /// (*, width), may be undefined. Throws UsageError for other inputs.
+  SumAndNorm forward_add(const at::Tensor& input, const at::Tensor& add,
+                         std::optional<at::ScalarType> dtype = std::nullopt);
 
   at::Tensor weight, bias;  // undefined: none
 

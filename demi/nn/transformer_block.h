@@ -34,6 +34,12 @@ struct TransformerBlockOptions {
   double residual_dropout = 0;  ///< Of what attention and feed-forward part add.
 };
 
+/// A residual stream whose last sum is not made yet: the norm behind it makes it in passing.
+struct Residual {
+  at::Tensor stream;       // (N, T, width)
+  at::Tensor branch = {};  // what is to be added, of the same shape; undefined: nothing
+};
+
 /// `norm1`, `attention`, `norm2`, `feed_forward`. (N, T, width) to (N, T, width).
 ///
 ///     demi::nn::TransformerBlock block(demi::nn::TransformerBlockOptions{.width = 64, .heads = 4});
@@ -53,6 +59,12 @@ class DEMI_API TransformerBlockImpl : public Cloneable<TransformerBlockImpl> {
   /// `cache` and errors as SelfAttention's.
   at::Tensor forward(const at::Tensor& x, const TokenContext& context = {},
                      KeyValueCache* cache = nullptr);
+
+  /// The same for a stack of blocks, bit by bit, which leaves the last sum to the norm of the block
+  /// behind, or to the model's: `norm->forward_add(x.stream, x.branch).norm`. A block with norms
+  /// behind leaves none.
+  Residual forward_residual(Residual x, const TokenContext& context = {},
+                            KeyValueCache* cache = nullptr);
 
   Norm norm1{nullptr}, norm2{nullptr};
   SelfAttention attention{nullptr};

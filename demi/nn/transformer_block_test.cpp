@@ -1,14 +1,22 @@
 #include "demi/nn/transformer_block.h"
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+#include <string_view>
+#include <vector>
+
+#include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"
+#include "demi/autocast/policy.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
+#include "demi/kernels/cpu_kernels.h"
 
 // The truth of whole models is in lab/models/gpt_test.cpp.
 namespace demi::nn {
@@ -123,6 +131,112 @@ TEST(TransformerBlock, RunsInARegion) {
       EXPECT_LE(((got - want).norm() / want.norm()).item<double>(), 1e-2);
       got.sum().backward();
     }
+  }
+}
+
+/// Casts of activations (N, T, ...) that a thread makes, by operators of their own.
+class SeenCasts {
+ public:
+  SeenCasts() {
+    seen() = 0;
+    handle_ = at::addThreadLocalCallback(
+        at::RecordFunctionCallback([](const at::RecordFunction& op) {
+          if (std::string_view(op.name()) == "aten::_to_copy" && !op.inputs().empty() &&
+              op.inputs()[0].toTensor().dim() == 3)
+            ++seen();
+          return std::unique_ptr<at::ObserverContext>();
+        })
+            .needsInputs(true)
+            .scopes({at::RecordScope::FUNCTION}));
+  }
+  ~SeenCasts() { at::removeCallback(handle_); }
+  SeenCasts(const SeenCasts&) = delete;
+  SeenCasts& operator=(const SeenCasts&) = delete;
+  int count() const { return seen(); }
+
+ private:
+  static int& seen() {
+    static thread_local int of_thread;
+    return of_thread;
+  }
+  at::CallbackHandle handle_;
+};
+
+TEST(TransformerBlock, CastsNoActivationInARegion) {
+  if (!kernels::cpu_kernels()) GTEST_SKIP() << "LibTorch's operators run";
+  torch::manual_seed(8);
+  const auto x = torch::randn({2, 40, 64}).requires_grad_();
+  for (const auto activation : {Activation::gelu_tanh, Activation::swiglu}) {
+    TransformerBlock block(TransformerBlockOptions{
+        .width = 64, .heads = 4, .norm = NormKind::rms_norm, .activation = activation});
+    const Autocast region(torch::kCPU, torch::kBFloat16);
+    const SeenCasts casts;
+    const Residual result = block->forward_residual(block->forward_residual({x}));
+    EXPECT_EQ(casts.count(), 0);
+    EXPECT_EQ(result.stream.scalar_type(), torch::kFloat);
+    EXPECT_EQ(result.branch.scalar_type(), torch::kBFloat16);
+  }
+}
+
+// What a stack leaves to the next norm changes no bit, of gradients neither.
+TEST(TransformerBlock, LeavesItsSumToTheNormBehind) {
+  torch::manual_seed(8);
+  for (const bool pre_norm : {true, false})
+    for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+      const TransformerBlockOptions options{
+          .width = 64, .heads = 4, .pre_norm = pre_norm, .norm = kind};
+      TransformerBlock first(options), second(options);
+      Norm norm(NormOptions{.width = 64, .kind = kind});
+      const auto run = [&](bool joined) {
+        const auto x =
+            at::randn({2, 40, 64}, at::make_generator<at::CPUGeneratorImpl>(3)).requires_grad_();
+        at::Tensor y;
+        {
+          const Autocast region(torch::kCPU, torch::kBFloat16);
+          const Residual result = second->forward_residual(first->forward_residual({x}));
+          y = joined ? norm->forward_add(result.stream, result.branch).norm
+                     : norm->forward(second->forward(first->forward(x)));
+        }
+        y.square().sum().backward();
+        std::vector<at::Tensor> all{y.detach(), x.grad()};
+        for (const TransformerBlock& block : {first, second})
+          for (at::Tensor& parameter : block->parameters()) {
+            all.push_back(parameter.grad().clone());
+            parameter.mutable_grad() = at::Tensor();
+          }
+        return all;
+      };
+      const auto joined = run(true), apart = run(false);
+      for (std::size_t i = 0; i < joined.size(); ++i) EXPECT_TRUE(joined[i].equal(apart[i])) << i;
+    }
+}
+
+// A policy that keeps a part in FP32 gives that part rows in FP32.
+TEST(TransformerBlock, GivesEachPartRowsInItsDtype) {
+  torch::manual_seed(8);
+  const auto x = torch::randn({2, 40, 64});
+  TransformerBlock block(
+      TransformerBlockOptions{.width = 64, .heads = 4, .activation = Activation::swiglu});
+  TransformerBlock copy = std::dynamic_pointer_cast<TransformerBlockImpl>(block->clone());
+  demi::apply(Policy("float32"), *copy->feed_forward->gate);
+  const auto by_hand = [&](TransformerBlock of) {
+    const auto seen = x + of->attention->forward(of->norm1->forward(x));
+    return seen + of->feed_forward->forward(of->norm2->forward(seen));
+  };
+  const Autocast region(torch::kCPU, torch::kBFloat16);
+  for (TransformerBlock one : {block, copy}) EXPECT_TRUE(by_hand(one).equal(one->forward(x)));
+  EXPECT_FALSE(block->forward(x).equal(copy->forward(x)));
+}
+
+TEST(Norm, AddsAndNormalises) {
+  torch::manual_seed(9);
+  const auto x = torch::randn({3, 8}), add = torch::randn({3, 8});
+  for (const NormKind kind : {NormKind::layer_norm, NormKind::rms_norm}) {
+    Norm norm(NormOptions{.width = 8, .kind = kind});
+    const SumAndNorm result = norm->forward_add(x, add, torch::kBFloat16);
+    EXPECT_TRUE(result.sum.equal(x + add));
+    EXPECT_EQ(result.norm.scalar_type(), torch::kBFloat16);
+    EXPECT_TRUE(result.norm.equal(norm->forward(x + add).to(torch::kBFloat16)));
   }
 }
 

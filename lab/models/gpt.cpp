@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <cmath>
+#include <utility>
 
 #include "lab/models/check.h"
 
@@ -132,13 +133,18 @@ at::Tensor GPTImpl::through_blocks(const at::Tensor& tokens, const at::Tensor& p
         nn::rotary_angles(positions, options_.width / options_.heads, options_.rope_theta);
   if (embedding_norm_) x = embedding_norm_->forward(x);
   x = at::dropout(x, options_.dropout, is_training());
+  nn::Residual residual{.stream = std::exchange(x, {})};
   for (std::size_t i = 0; i < blocks_->size(); ++i) {
     const auto block = blocks_->ptr<nn::TransformerBlockImpl>(i);
     nn::KeyValueCache* const of_block = cache ? &cache->at(i) : nullptr;
-    const auto run = [=](const at::Tensor& t) { return block->forward(t, context, of_block); };
-    x = options_.recompute && !cache ? recompute(run, x, {.keep = *options_.recompute}) : run(x);
+    if (options_.recompute && !cache) {  // which keeps the input: a sum is one tensor, not two
+      const auto run = [=](const at::Tensor& t) { return block->forward(t, context); };
+      residual.stream = recompute(run, residual.stream, {.keep = *options_.recompute});
+    } else {
+      residual = block->forward_residual(std::exchange(residual, {}), context, of_block);
+    }
   }
-  return norm_->forward(x);
+  return norm_->forward_add(residual.stream, residual.branch).norm;
 }
 
 GPTImpl::Cache GPTImpl::new_cache() const {

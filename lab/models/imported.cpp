@@ -57,16 +57,19 @@ at::Tensor classes_second(const at::Tensor& output, const at::Tensor& input) {
 }
 
 // A batch of texts is as long as its longest, padded with 0. A network of a fixed length, or of a
-// least one, has more of that. In one piece: a graph has views of the strides of its export.
-at::Tensor input_of(const data::Batch& batch, const InputSummary& taken) {
+// least one, has more of that. In one piece, since a graph has views of the strides of its export,
+// unless the network orders it itself (channels_last).
+at::Tensor input_of(const data::Batch& batch, const InputSummary& taken, bool as_it_is) {
   const bool are_texts = batch.lengths.defined() && batch.input.dim() == 2;
   const int64_t missing = are_texts ? taken.sizes[1].least - batch.input.size(1) : 0;
-  return missing > 0 ? at::constant_pad_nd(batch.input, {0, missing}) : batch.input.contiguous();
+  if (missing > 0) return at::constant_pad_nd(batch.input, {0, missing});
+  return as_it_is ? batch.input : batch.input.contiguous();
 }
 
 // Of one that computes its loss: a scalar of input and target.
 std::function<at::Tensor(const data::Batch&)> loss_of(ImportedModel model, const std::string& name,
-                                                      const GraphSummary& graph) {
+                                                      const GraphSummary& graph,
+                                                      bool channels_last) {
   const bool has_name = std::ranges::count(graph.output_names, "loss") > 0;
   if (graph.arguments.size() != 2 || (!has_name && graph.outputs != 1))
     refuse_file(name + " does not compute a loss",
@@ -74,8 +77,9 @@ std::function<at::Tensor(const data::Batch&)> loss_of(ImportedModel model, const
                 "input and target in; a scalar out, or a dict with \"loss\"",
                 "export it so, or leave out --model-output loss and name a --loss");
   if (has_name) model->select_output("loss");
-  return [model, name, taken = graph.arguments[0]](const data::Batch& batch) mutable {
-    at::Tensor loss = model->forward(input_of(batch, taken), batch.target);
+  return [model, name, channels_last,
+          taken = graph.arguments[0]](const data::Batch& batch) mutable {
+    at::Tensor loss = model->forward(input_of(batch, taken, channels_last), batch.target);
     if (loss.dim() > 0)
       refuse_file("the loss of " + name + " is no scalar", fmt::format("{} dimensions", loss.dim()),
                   "none: the mean over the batch", "return loss.mean() in Python");
@@ -96,10 +100,12 @@ void require_one_output(const std::string& name, const GraphSummary& graph) {
 train::Network make_file(const std::string& name, const GraphSummary& graph,
                          const ModelOptions& options) {
   ImportedModel model{fs::path(name)};
+  model->fuse(options.fusing);
+  if (options.channels_last) model->to(torch::MemoryFormat::ChannelsLast);
   train::Network network;
   network.module = model.ptr();
   if (options.output == "loss") {
-    network.forward = loss_of(model, name, graph);
+    network.forward = loss_of(model, name, graph, options.channels_last);
     return network;
   }
   if (options.output.empty())
@@ -107,9 +113,9 @@ train::Network make_file(const std::string& name, const GraphSummary& graph,
   else
     model->select_output(std::string(options.output));
   const bool takes_two = graph.arguments.size() == 2;
-  network.forward = [model, takes_two,
+  network.forward = [model, takes_two, channels_last = options.channels_last,
                      taken = graph.arguments[0]](const data::Batch& batch) mutable {
-    const at::Tensor input = input_of(batch, taken);
+    const at::Tensor input = input_of(batch, taken, channels_last);
     return classes_second(takes_two ? model->forward(input, batch.lengths) : model->forward(input),
                           input);
   };
@@ -134,6 +140,16 @@ ImportedFile read_file(const std::string& name) {
 }  // namespace
 
 bool is_network_file(std::string_view name) { return name.ends_with(".pt2"); }
+
+imported::Fusing parse_fusing(std::string_view name) {
+  if (name == "low-precision") return imported::Fusing::low_precision;
+  if (name == "always") return imported::Fusing::always;
+  if (name == "never") return imported::Fusing::never;
+  refuse({.where = "models.parse_fusing",
+          .what = "no such choice of what is fused",
+          .seen = name,
+          .accepted = "low-precision, always, never"});
+}
 
 const ImportedFile& imported_file(std::string_view name) {
   using Key = std::tuple<std::string, std::uintmax_t, fs::file_time_type>;

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "demi/imported/fusing.h"
 #include "demi/recompute/recompute.h"
 #include "demi/train/network.h"
 #include "lab/data/kind.h"
@@ -26,6 +27,9 @@ struct ModelOptions {
   values::Texts settings = {};
   std::optional<Keep> recompute = {};  // of a model that recomputes
   std::string_view output = "";        // of a network from Python, as ImportedModel::select_output
+  /// Likewise, as ImportedModel::fuse, and ImportedModel::to(MemoryFormat).
+  imported::Fusing fusing = imported::Fusing::low_precision;
+  bool channels_last = false;
 };
 
 /// Pictures of (channels, size, size), in so many classes.

@@ -14,6 +14,7 @@
 #include "lab/data/picture.h"
 #include "lab/data/text_loader.h"
 #include "lab/data/text_set.h"
+#include "lab/models/imported.h"
 #include "lab/models/registry.h"
 #include "lab/predict/older_file.h"
 #include "lab/predict/picture_loader.h"
@@ -210,6 +211,15 @@ Counts predict_texts(const Model& model, std::span<const Input> inputs,
   return counts;
 }
 
+void fuse(settings::Config& config, const std::string& asked, const fs::path& path) {
+  if (!models::is_network_file(config.model))
+    throw UsageError({.where = "--fuse",
+                      .what = "the model of " + path.string() + " is not of a .pt2 file",
+                      .seen = asked,
+                      .advice = "leave it out"});
+  settings::set(config, "fuse", asked, "--fuse");
+}
+
 }  // namespace
 
 Model load_model(const fs::path& path, const Options& options) {
@@ -217,6 +227,7 @@ Model load_model(const fs::path& path, const Options& options) {
   require_range("--workers", options.workers, 0, 1024, "0 to 1024");
   workload::ModelFile file = workload::read_model_file(path);
   std::string note = workload::find_network(file.texts, path, options.graph);
+  if (!options.fuse.empty()) fuse(file.texts.config, options.fuse, path);
   Model model{.run = workload::resolve_saved(file.texts.config, options.precision, options.device),
               .data = data_of(file, path),
               .is_older = !file.texts.description,

@@ -25,6 +25,7 @@ struct Options {
   std::string precision = "fp32";    // as `--precision`
   std::string device = "auto";       // as `--device`
   std::filesystem::path graph = {};  // of a network from Python; empty: as in training
+  std::string fuse = {};             // likewise, as `--fuse`
   int64_t batch_size = 0;            // 0: that of the run's tests
   int64_t top_k = 0;                 // classes of a prediction, 1 to all; 0: the three likeliest
   int64_t workers = 0;               // threads that decode pictures ahead; 0: between the batches

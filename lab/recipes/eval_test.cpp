@@ -110,6 +110,8 @@ TEST_F(Eval, TextsAreNumberedByTheFilesWords) {
 TEST(ForEvaluation, LeavesToTheTrainingWhatItAloneReads) {
   const std::set<std::string> read{"model",
                                    "model-output",
+                                   "fuse",
+                                   "channels-last",
                                    "data",
                                    "data-dir",
                                    "train-file",

@@ -230,6 +230,15 @@ std::vector<Setting> source_settings() {
       words("model-output", &Config::model_output,
             "Of a .pt2 file the output that is trained, by its name in a dict or by number; loss: "
             "the network computes its loss itself, of input and target"),
+      words(
+          "fuse", &Config::fuse,
+          "Of a .pt2 file on a CPU the batch norms that run with the sum, ReLU and pooling behind "
+          "them as one operator: low-precision (of 16-bit inputs), always (FP32, too, whose last "
+          "bits are then not Python's) or never",
+          {"low-precision", "always", "never"}),
+      flag("channels-last", &Config::channels_last,
+           "Run a .pt2 file of pictures in channels_last, in which convolutions on a CPU are "
+           "faster; a graph with a `view` that forbids it runs as it is, and that is said"),
       data_name(),
       words("data-dir", &Config::data_dir,
             "Folder that holds the data set's files [DEMI_DATA_DIR, else the cache and "

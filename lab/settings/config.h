@@ -16,8 +16,9 @@ namespace demi::settings {
 /// environment variable; all_settings() is the one table of them, with their help.
 struct Config {
   // Model and data
-  std::string model = {}, model_output = {}, data = {}, data_dir = {}, train_file = {},
-              test_file = {};
+  std::string model = {}, model_output = {}, fuse = "low-precision", data = {}, data_dir = {},
+              train_file = {}, test_file = {};
+  bool channels_last = false;  // of a network from Python
   int64_t in = 4096, out = 4096, batches = 50;
   double input_scale = 1;
   int64_t image_size = 224, classes = 1000;

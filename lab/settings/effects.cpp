@@ -42,7 +42,10 @@ bool has_moving_scale(const Facts& f) {
 }
 
 const Need kNeeds[] = {
-    {{"model-output"},
+    {{"channels-last"},
+     [](const Facts& f) { return models::is_network_file(f.config.model) && f.is(Kind::pictures); },
+     "it is about networks of .pt2 files that read pictures; demi's own are in channels_last"},
+    {{"model-output", "fuse"},
      [](const Facts& f) { return models::is_network_file(f.config.model); },
      "it is about networks of .pt2 files"},
     {{"crop-padding"},

@@ -53,6 +53,18 @@ TEST(NetworkFile, TakesItsSizesFromTheFile) {
   EXPECT_EQ(settings::folder_name("mlp"), "mlp");
 }
 
+TEST(NetworkFile, RunsInChannelsLastIfAsked) {
+  for (const bool asked : {true, false}) {
+    const Workload workload = picture_network(
+        "pictures.pt2", {"model-output", "logits", "channels-last", asked ? "true" : "false"});
+    const auto network = workload.make_network(0);
+    const at::Tensor weight = network.module->named_parameters()["conv.weight"];
+    EXPECT_EQ(weight.is_contiguous(at::MemoryFormat::ChannelsLast), asked);
+    network.module->to(at::kBFloat16);
+    EXPECT_EQ(weight.is_contiguous(at::MemoryFormat::ChannelsLast), asked) << "as it is shipped";
+  }
+}
+
 TEST(NetworkFile, HasItsWeightsForEachSeed) {
   const Workload workload = row_network();
   const auto first = workload.make_network(1), second = workload.make_network(2);

@@ -42,7 +42,17 @@ void add_parameters(const FileSummary& file, Table& table) {
   if (!ties.empty()) table.rows.push_back({"tied", first_few(ties)});
 }
 
-Table network_table(const models::ImportedFile& file, const std::vector<std::string>& notes) {
+// What runs as one operator; "": nothing.
+std::string fused_of(const GraphSummary& graph, const settings::Resolved& run) {
+  if (graph.fusible.empty() || run.config.fuse == "never" || !run.device.is_cpu()) return "";
+  return fmt::format(
+      "{} batch norms, with the sum, ReLU and pooling behind them, {}; `demi inspect` names them",
+      graph.fusible.size(),
+      run.config.fuse == "always" ? "also in FP32" : "of 16-bit inputs (--fuse)");
+}
+
+Table network_table(const models::ImportedFile& file, const std::vector<std::string>& notes,
+                    const settings::Resolved& run) {
   Table table{.title = "network " + file.info.name + ", exported by PyTorch " +
                        file.summary.torch_version};
   table.columns = {{.name = "name", .align = Align::kLeft},
@@ -54,6 +64,8 @@ Table network_table(const models::ImportedFile& file, const std::vector<std::str
     table.rows.push_back({"mode" + of_graph, graph.mode});
     if (graph.is_decomposed)
       table.rows.push_back({"form" + of_graph, "decomposed (run_decompositions)"});
+    if (const std::string fused = fused_of(graph, run); !fused.empty())
+      table.rows.push_back({"fused" + of_graph, fused});
   }
   add_parameters(file.summary, table);
   table.notes = notes;
@@ -141,9 +153,9 @@ std::string first_few(const std::vector<std::string>& names) {
 }
 
 std::vector<Table> tables_of(const models::ImportedFile& file,
-                             const std::vector<std::string>& notes, c10::Device device) {
+                             const std::vector<std::string>& notes, const settings::Resolved& run) {
   const GraphSummary& trained = file.summary.graphs.front();
-  std::vector<Table> tables{network_table(file, notes), operation_table(trained, device)};
+  std::vector<Table> tables{network_table(file, notes, run), operation_table(trained, run.device)};
   if (const std::vector<std::string> casts = casts_of(trained); !casts.empty())
     tables.back().notes.push_back(
         "Casts to the dtype that they had when the network was exported, whatever the region: " +

@@ -13,6 +13,7 @@
 #include "lab/models/registry.h"
 #include "lab/workload/imported_fit.h"
 #include "lab/workload/imported_table.h"
+#include "lab/workload/memory_format.h"
 #include "lab/workload/model_data.h"
 #include "lab/workload/network_place.h"
 #include "lab/workload/pictures.h"
@@ -145,7 +146,9 @@ models::ModelOptions model_options(const settings::Config& config, const DataSha
           .context = config.context,
           .settings = config.model_settings,
           .recompute = models::parse_recompute(config.recompute),
-          .output = config.model_output};
+          .output = config.model_output,
+          .fusing = models::parse_fusing(config.fuse),
+          .channels_last = config.channels_last};
 }
 
 namespace {
@@ -166,12 +169,15 @@ std::string sizes_of(const settings::Config& config, const DataShape& shape) {
 
 train::Network make_network(const settings::Config& config, const DataShape& shape, uint64_t seed,
                             c10::Device device) {
-  const models::ModelOptions options = model_options(config, shape);
+  models::ModelOptions options = model_options(config, shape);
+  const bool is_file = models::find_model(config.model).is_file;
+  options.channels_last =
+      config.channels_last && is_file && why_not_channels_last(config, shape, device).empty();
   train::Network network = within_memory("the model " + config.model, sizes_of(config, shape), [&] {
     return models::make_model(config.model, options, seed);
   });
   network.module->to(device);
-  if (!models::find_model(config.model).is_file) to_channels_last(*network.module);
+  if (!is_file) to_channels_last(*network.module);
   return network;
 }
 
@@ -186,9 +192,13 @@ namespace {
 // Runs the exported network once, and makes the tables that describe it.
 void look_at_file(const models::ImportedFile& file, const settings::Resolved& run,
                   Workload& workload) {
-  const std::vector<std::string> notes = try_network(file, run, workload);
+  std::vector<std::string> notes = try_network(file, run, workload);
+  if (run.config.channels_last)
+    if (const auto why = why_not_channels_last(run.config, workload.shape, run.device);
+        !why.empty())
+      notes.push_back("not in channels_last, which the graph refuses: " + why);
   for (const std::string& note : notes) workload.note += (workload.note.empty() ? "" : "; ") + note;
-  workload.about = tables_of(file, notes, run.device);
+  workload.about = tables_of(file, notes, run);
 }
 
 // Checks loss, test set and top-k against the data before training.

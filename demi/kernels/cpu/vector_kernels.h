@@ -1,5 +1,6 @@
 #pragma once
 
+#include "demi/kernels/cpu/add_norm.h"
 #include "demi/kernels/cpu/arrays.h"
 #include "demi/kernels/cpu/batch_norm.h"
 #include "demi/kernels/cpu/exponents.h"
@@ -26,7 +27,8 @@ constexpr CpuKernels vector_kernels(Path path) {
           .lstm_backward = lstm_backward_step,
           .gelu = gelu_array,
           .gelu_gradient = gelu_gradient_array,
-          .batch_norm = batch_norm_pieces<Vector>};
+          .batch_norm = batch_norm_pieces<Vector>,
+          .add_norm = add_norm_pieces<Vector>};
 }
 
 }  // namespace

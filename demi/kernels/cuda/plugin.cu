@@ -9,6 +9,7 @@
 #include <map>
 #include <mutex>
 
+#include "demi/kernels/cuda/batch_norm.h"
 #include "demi/kernels/cuda/launch.h"
 #include "demi/kernels/cuda_kernels.h"
 
@@ -84,6 +85,25 @@ const char* cross_entropy(const CrossEntropyRows& of, void* stream) {
     run_cross_entropy<Body>
         <<<static_cast<unsigned>(of.rows), Body::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(
             of);
+  });
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <class Body>
+__global__ void __launch_bounds__(Body::kThreads)
+    run_batch_norm(const BatchNorm norm, std::int64_t pieces) {
+  Body::run(norm, pieces, blockIdx.x, threadIdx.x);
+}
+
+const char* batch_norm(const BatchNorm& norm, BatchNormPass pass, std::int64_t pieces,
+                       void* stream) {
+  if (pieces == 0) return nullptr;
+  with_batch_norm(norm, pass, [&](auto body) {
+    using Body = decltype(body);
+    const auto blocks = static_cast<unsigned>(Body::thread_blocks(norm, pieces));
+    run_batch_norm<Body>
+        <<<blocks, Body::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(norm, pieces);
   });
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
@@ -196,6 +216,7 @@ constexpr CudaKernels kKernels = {.layout = kStepLayout,
                                   .step = pass<launch_step<DeviceLauncher>>,
                                   .update_scale = update_scale,
                                   .cross_entropy = cross_entropy,
+                                  .batch_norm = batch_norm,
                                   .upload = upload,
                                   .capturing = capturing,
                                   .launches = [] { return launches.load(); },

@@ -5,6 +5,7 @@
 #include "demi/kernels/formulas.h"
 #include "demi/kernels/gelu_formulas.h"
 #include "demi/kernels/lstm_formulas.h"
+#include "demi/kernels/reference/add_norm.h"
 #include "demi/kernels/reference/batch_norm.h"
 #include "demi/kernels/reference/elements.h"
 #include "demi/kernels/reference/passes.h"
@@ -127,7 +128,8 @@ constexpr CpuKernels kReference = {.path = Path::reference,
                                    .lstm_backward = lstm_backward_step,
                                    .gelu = gelu_array,
                                    .gelu_gradient = gelu_gradient_array,
-                                   .batch_norm = batch_norm_pieces<float>};
+                                   .batch_norm = batch_norm_pieces<float>,
+                                   .add_norm = add_norm_pieces<float>};
 
 }  // namespace
 

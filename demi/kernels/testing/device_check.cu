@@ -16,6 +16,8 @@
 
 #include "demi/kernels/cuda_kernels.h"
 #include "demi/kernels/rule_info.h"
+#include "demi/kernels/testing/device_array.cuh"
+#include "demi/kernels/testing/device_batch_norm.cuh"
 #include "demi/kernels/testing/step_case.h"
 #include "demi/kernels/traffic.h"
 
@@ -23,44 +25,10 @@ namespace {
 
 using namespace demi::kernels;
 using demi::kernels::testing::CaseOptions;
+using demi::kernels::testing::check;
+using demi::kernels::testing::complain;
+using demi::kernels::testing::DeviceArray;
 using demi::kernels::testing::StepCase;
-
-void check(cudaError_t error, const char* what) {
-  if (error == cudaSuccess) return;
-  std::printf("%s: %s\n", what, cudaGetErrorString(error));
-  std::exit(1);
-}
-
-void complain(const char* complaint) {
-  if (!complaint) return;
-  std::printf("launch: %s\n", complaint);
-  std::exit(1);
-}
-
-/// Device memory that starts `offset` bytes off a 256-byte boundary, as the host's array is
-/// misaligned.
-class DeviceArray {
- public:
-  DeviceArray(const void* host, std::size_t bytes, std::size_t offset)
-      : bytes_(bytes), offset_(offset) {
-    check(cudaMalloc(&base_, bytes + offset + 1), "cudaMalloc");
-    if (host) check(cudaMemcpy(data(), host, bytes, cudaMemcpyHostToDevice), "upload");
-  }
-  DeviceArray(DeviceArray&& other) noexcept
-      : base_(other.base_), bytes_(other.bytes_), offset_(other.offset_) {
-    other.base_ = nullptr;
-  }
-  DeviceArray& operator=(DeviceArray&&) = delete;
-  ~DeviceArray() { cudaFree(base_); }
-  void* data() const { return static_cast<std::byte*>(base_) + offset_; }
-  void download(void* host) const {
-    check(cudaMemcpy(host, data(), bytes_, cudaMemcpyDeviceToHost), "download");
-  }
-
- private:
-  void* base_ = nullptr;
-  std::size_t bytes_, offset_;
-};
 
 /// A host case's tensors moved to the device and back.
 class DeviceCase {
@@ -313,7 +281,8 @@ int main(int argc, char** argv) {
   std::printf("cuda: %s\n", why.c_str());
   if (!kernels) return 77;
   const bool plain = agrees_everywhere(*kernels), coded = agrees_with_codecs(*kernels),
-             captured = agrees_when_captured(*kernels);
+             captured = agrees_when_captured(*kernels),
+             batch_norm = demi::kernels::testing::batch_norm_agrees(*kernels);
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) bench(*kernels);
-  return plain && coded && captured ? 0 : 1;
+  return plain && coded && captured && batch_norm ? 0 : 1;
 }
