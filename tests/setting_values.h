@@ -78,6 +78,7 @@ inline std::vector<Trained> trained() {
       {"lr", "0.5"},
       {"min-lr", "1e-5", "mlp", linear},
       {"momentum", "0.9"},
+      {"muon-lr", "0.05", "mlp", {{"optimizer", "muon"}}},
       {"nesterov", "true", "mlp", {{"momentum", "0.9"}}},
       {"weight-decay", "0.1"},
       {"decay-by-rule", "true", "mlp", {{"weight-decay", "0.1"}}},

@@ -163,7 +163,7 @@ std::unique_ptr<ParamState> gathered_state(const Replacement& replacement, Param
 void replace_parameter(Optimizer& optimizer, const at::Tensor& old, const at::Tensor& replacement,
                        const at::Tensor& rows) {
   const at::NoGradGuard no_grad;
-  OptimizerState::Impl& impl = optimizer.impl();
+  auto& impl = optimizer.impl();
   impl.require_unshared("replace_parameter");
   check_tensors(old, replacement);
   const Place place = place_of(optimizer, old, replacement);
