@@ -312,6 +312,18 @@ void optim_1(torch::nn::Sequential& model, const demi::optim::AdamWOptions& opti
                            {.skip_norm_above = demi::optim::NormLimit{.deviations = 6}});
 }
 
+void optim_2(torch::nn::Linear& body, torch::nn::Linear& head) {
+  std::vector<torch::optim::OptimizerParamGroup> groups;
+  groups.emplace_back(body->parameters(), std::make_unique<demi::optim::AdamWOptions>(1e-3));
+  groups.emplace_back(head->parameters(), std::make_unique<demi::optim::SGDOptions>(0.1));
+  demi::optim::MultiOptimizer optimizer(groups);
+}
+
+void optim_3(torch::nn::Sequential& model) {
+  demi::optim::MultiOptimizer optimizer(demi::optim::muon_groups(
+      *model, demi::optim::MuonOptions(0.02), demi::optim::AdamWOptions(3e-4)));
+}
+
 struct Points : torch::nn::Module {
   torch::Tensor means = register_parameter("means", torch::rand({100, 3}));
 

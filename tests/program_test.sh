@@ -29,7 +29,7 @@ expect fashion-cnn demi train fash
 expect "--limit" demi train --lim
 expect "--lr" demi train fashion-cnn --lr
 expect "auto cpu cuda" demi train fashion-cnn --device ""
-expect "adam adamw" demi train mlp --optimizer ada
+expect "adam adamw adagrad" demi train mlp --optimizer ada
 expect "last mean max" demi train mlp --pool ""
 expect "" demi train --data-dir ""  # bash completes files, and no recipe
 expect "" demi train nothing-of-that-name

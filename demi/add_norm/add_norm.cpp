@@ -17,8 +17,10 @@ Optional given(const at::Tensor& tensor) {
   return tensor.defined() ? Optional(tensor) : Optional();
 }
 
+// The normed rows first: who observes operators takes the first result for that of the layer.
 Results compute(const add_norm::Call& call) {
-  return is_for_kernels(call) ? fused(call) : composed(call);
+  const Results sum_and_norm = is_for_kernels(call) ? fused(call) : composed(call);
+  return {std::get<1>(sum_and_norm), std::get<0>(sum_and_norm)};
 }
 
 // The operators' kernels for each device, above autograd: what they call is differentiated.
@@ -49,11 +51,11 @@ TORCH_LIBRARY_FRAGMENT(demi, library) {
   const auto key = c10::DispatchKey::CompositeImplicitAutograd;
   library.def(
       "add_layer_norm(Tensor(a) input, Tensor? add, Tensor? weight, Tensor? bias, float eps, "
-      "ScalarType? dtype) -> (Tensor(a) sum, Tensor norm)");
+      "ScalarType? dtype) -> (Tensor norm, Tensor(a) sum)");
   library.impl("add_layer_norm", torch::dispatch(key, TORCH_FN(layer_norm)));
   library.def(
       "add_rms_norm(Tensor(a) input, Tensor? add, Tensor? weight, float eps, ScalarType? dtype) -> "
-      "(Tensor(a) sum, Tensor norm)");
+      "(Tensor norm, Tensor(a) sum)");
   library.impl("add_rms_norm", torch::dispatch(key, TORCH_FN(rms_norm)));
 }
 
@@ -63,7 +65,7 @@ c10::TypedOperatorHandle<Signature> operator_of(const char* name) {
 }
 
 SumAndNorm both(const Results& results) {
-  return {.sum = std::get<0>(results), .norm = std::get<1>(results)};
+  return {.sum = std::get<1>(results), .norm = std::get<0>(results)};
 }
 
 }  // namespace

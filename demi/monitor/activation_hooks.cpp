@@ -61,7 +61,7 @@ void ActivationHooks::Watch::hook(int layer, const at::Tensor& output) {
   last_counts = std::make_shared<bool>(true);
   output.register_hook(
       [to = counters, lock = mutex, counts = last_counts, layer](const at::Tensor& gradient) {
-        if (!*counts) return;
+        if (!*counts || !gradient.defined()) return;
         const std::lock_guard guard(*lock);
         (*to)[static_cast<std::size_t>(layer)].add(gradient);
       });

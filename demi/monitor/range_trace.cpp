@@ -431,6 +431,7 @@ void RangeTrace::hook(int value, const at::Tensor& tensor) {
   const bool wanted = low_[static_cast<std::size_t>(value)] || counts_->counted.contains(value);
   if (!wanted || !tensor.requires_grad() || !counts_->hooked.insert(value).second) return;
   tensor.register_hook([to = counts_, value](const at::Tensor& gradient) {
+    if (!gradient.defined()) return;
     const Unobserved unobserved;
     const std::lock_guard lock(to->mutex);
     to->gradients.add(value, gradient);

@@ -133,7 +133,8 @@ class Watch {
     if (!output.requires_grad()) return;
     output.register_hook([all = &layers_, at = layers_.size() - 1](const at::Tensor& gradient) {
       LayerTrace& own = (*all)[at];
-      if (own.gradient.defined()) return;  // that of the product in front of the bias
+      // The latter: that of the product in front of the bias.
+      if (!gradient.defined() || own.gradient.defined()) return;
       own.gradient = gradient.detach().to(c10::kFloat, /*non_blocking=*/false, /*copy=*/true);
     });
   }
