@@ -17,7 +17,8 @@ struct AddNormOptions {
 
 /// A sum, and its rows normalised.
 struct SumAndNorm {
-  at::Tensor sum, norm;
+  at::Tensor sum;   // input + add
+  at::Tensor norm;  // its rows, normalised
 };
 
 /// The end of a residual branch and the norm behind it in one pass over memory: input + add, and

@@ -48,6 +48,7 @@ struct DEMI_API ScheduledMomentum {
 /// The interface by which a group's options name their rule.
 struct DEMI_API OptionsOfRule {
   virtual ~OptionsOfRule() = default;
+  /// The rule of a group with these options.
   virtual const Rule& its_rule() const = 0;
 };
 

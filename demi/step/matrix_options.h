@@ -18,7 +18,7 @@ enum class AdjustLr : std::uint8_t {
 enum class MatrixProducts : std::uint8_t {
   automatic,  // bf16 on a GPU and on a CPU with bf16 instructions (demi::bf16_products), else fp32
   bf16,       // as torch.optim.Muon
-  fp32,
+  fp32,       // for the formula's accuracy, and where bf16 is slow
 };
 
 /// How the directions of a group's parameters become orthogonal.
@@ -31,11 +31,13 @@ struct MatrixOptions {
   double epsilon = 1e-7;
   /// Amsel et al. 2025, "The Polar Express": its own coefficients for each of five steps.
   bool polar_express = false;
+  /// What the learning rate is multiplied by.
   AdjustLr adjust_lr = AdjustLr::original;
   /// adjust_lr is of the last two sizes of the parameter instead of its matrix's.
   bool kernel_sides = false;
   /// Rows of the matrices that each parameter consists of, in order. Empty: it is one matrix.
   std::vector<std::int64_t> split_rows;
+  /// The dtype of the products.
   MatrixProducts products = MatrixProducts::automatic;
   /// Matrices of one shape are multiplied together.
   bool batched = false;

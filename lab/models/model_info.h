@@ -27,9 +27,9 @@ struct ModelOptions {
   values::Texts settings = {};
   std::optional<Keep> recompute = {};  // of a model that recomputes
   std::string_view output = "";        // of a network from Python, as ImportedModel::select_output
-  /// Likewise, as ImportedModel::fuse, and ImportedModel::to(MemoryFormat).
+  /// Likewise, as ImportedModel::fuse.
   imported::Fusing fusing = imported::Fusing::low_precision;
-  bool channels_last = false;
+  bool channels_last = false;  // likewise, as ImportedModel::to(MemoryFormat)
 };
 
 /// Pictures of (channels, size, size), in so many classes.
