@@ -1,7 +1,10 @@
 // The two updates of a rule of matrices: what each of them writes, and the direction between them.
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
+#include <cstdlib>
 #include <cstring>
+#include <optional>
 
 #include "demi/core/number.h"
 #include "demi/kernels/decide.h"
@@ -101,6 +104,51 @@ TEST(MatrixRule, HasTheFormula) {
       EXPECT_EQ(tensor.moment[0][i], moved);
     }
   }
+}
+
+/// Memory whose readers end.
+class Unreadable {
+ public:
+  Unreadable() { EXPECT_NE(memory_, MAP_FAILED); }
+  ~Unreadable() { ::munmap(memory_, kBytes); }
+  Unreadable(const Unreadable&) = delete;
+  Unreadable& operator=(const Unreadable&) = delete;
+  const void* memory() const { return memory_; }
+
+ private:
+  static constexpr std::size_t kBytes = 1 << 20;
+  void* memory_ = ::mmap(nullptr, kBytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+};
+
+// torch.optim.Muon's p.mul_(1 - lr decay); p.add_(direction, alpha = -lr) has no gradient.
+TEST(MatrixRule, TheSecondUpdateDoesNotReadTheGradient) {
+  constexpr std::array kHalves{Codec::bf16_by_chance, Codec::bf16_by_chance};
+  const Unreadable unreadable;
+  for (const CpuKernels* path : every_path())
+    for (const auto& codecs : {std::optional<std::array<Codec, 2>>(), {kHalves}, {kSigned8}}) {
+      CaseOptions options = muon_case();
+      options.group.own[1] = 0;
+      options.codecs = codecs;
+      StepCase one(options), other(options);
+      for (StepCase* each : {&one, &other}) {
+        StepTable table = each->table();
+        decide(table);
+        run(path, table);
+      }
+      const auto second = [&](StepCase& of) {
+        StepTable table = of.table();
+        table.range.rule = UpdateRule::muon_apply;
+        run(path, table);
+      };
+      second(one);
+      for (TensorEntry& tensor : other.plan().tensors()) tensor.gradient = unreadable.memory();
+      EXPECT_EXIT(
+          {
+            second(other);
+            std::_Exit(other.written() == one.written() ? 0 : 1);
+          },
+          ::testing::ExitedWithCode(0), "");
+    }
 }
 
 TEST(MatrixRule, TensorsHaveRatesOfTheirOwn) {

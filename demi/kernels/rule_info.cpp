@@ -39,6 +39,13 @@ std::uint32_t states_kept(UpdateRule rule, const Group& group) {
       rule, [&](const State& state) { return state.kept_if == 0 || (flags & state.kept_if) != 0; });
 }
 
+bool reads_gradient_again(UpdateRule rule, const Group& group) {
+  const std::optional<UpdateRule> applied_by = info_of(rule).applied_by;
+  return applied_by && with_rule(*applied_by, [&]<UpdateRule of>() {
+           return reads_gradient<of>(flags_of(rule, group));
+         });
+}
+
 float initial_of(UpdateRule rule, const State& state, const Group& group) {
   return with_rule(rule, [&]<UpdateRule of>() { return RuleOf<of>::initial(state, group); });
 }

@@ -84,6 +84,12 @@ TEST(Traffic, BytesPerParameter) {
   EXPECT_EQ(bytes(UpdateRule::sgd, plain, Storage::fp32), 18);
   EXPECT_EQ(bytes(UpdateRule::sgd, momentum, Storage::fp32), 26);
   EXPECT_EQ(bytes(UpdateRule::adamw, plain, Storage::fp32), 34);
+  // The gradient twice, momentum, direction; direction, weight, copy. MuSGD: the gradient once more
+  // and the velocity.
+  EXPECT_EQ(bytes(UpdateRule::muon, plain, Storage::bf16), 2 * 2 + 8 + 2 + 2 + 8 + 2);
+  Group with_sgd;
+  with_sgd.own[1] = 1;
+  EXPECT_EQ(bytes(UpdateRule::muon, with_sgd, Storage::bf16), 26 + 2 + 8);
 }
 
 TEST(StepPlan, PackedTableHoldsTheSame) {

@@ -48,7 +48,7 @@ Traffic traffic_of(const StepTable& table) {
   Traffic traffic;
   std::int32_t group = -1;  // most tensors are of the group before
   int moments = 0;
-  bool has_trust = false;
+  bool has_trust = false, reads_again = false;
   for (std::int32_t t = 0; t < table.tensor_count; ++t) {
     const TensorEntry& tensor = table.tensors[t];
     if (!tensor.gradient) continue;
@@ -56,6 +56,7 @@ Traffic traffic_of(const StepTable& table) {
       const Group& numbers = table.groups[tensor.group];
       moments = arrays_of(numbers.rule, numbers);
       has_trust = info_of(numbers.rule).has_trust;
+      reads_again = reads_gradient_again(numbers.rule, numbers);
     }
     group = tensor.group;
     const std::int64_t gradient = bytes_of(tensor.gradient_storage) * tensor.length;
@@ -65,10 +66,10 @@ Traffic traffic_of(const StepTable& table) {
     traffic.elements += tensor.length;
     traffic.measure += gradient;
     if (info_of(table.groups[tensor.group].rule).applied_by) {
-      // The gradient and both directions, which have 16 bits where products are fast; products
-      // besides.
+      // Both directions, which have 16 bits where products are fast; products besides.
       traffic.update += gradient + 2 * states + 2 * tensor.length;
-      traffic.apply_trust += gradient + 2 * tensor.length + 2 * weights + copies;
+      traffic.apply_trust +=
+          (reads_again ? gradient : 0) + 2 * tensor.length + 2 * weights + copies;
     } else if (has_trust) {
       traffic.update += gradient + weights + 2 * states;
       traffic.apply_trust += 2 * weights + states + copies;

@@ -86,8 +86,9 @@ inline __attribute__((always_inline)) Elements<Vector> update_vector(const Work&
                                                                      std::int64_t i, Some... some) {
   Elements<Vector> e{};
   e.parameter = load(work.tensor.parameter + i, some...);
-  e.gradient = true_gradient(load_elements<storage>(work.tensor.gradient, i, some...),
-                             work.inverse_scale, work.clip_factor, work.c);
+  if (reads_gradient<rule>(work.c.flags))
+    e.gradient = true_gradient(load_elements<storage>(work.tensor.gradient, i, some...),
+                               work.inverse_scale, work.clip_factor, work.c);
   for (int m = 0; m < kArrays<rule>; ++m) {
     if (is_kept<rule>(work.arrays, m)) e.moment[m] = load(work.tensor.moment[m] + i, some...);
   }

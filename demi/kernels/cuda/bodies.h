@@ -317,7 +317,9 @@ struct Update {
                                           double (&squares)[2][kPacket]) {
     constexpr int kMost = kArrays<rule>;
     const std::int64_t n = tensor.length;
-    const Packet gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, n, vector);
+    Packet gradient{};
+    if (reads_gradient<rule>(c.flags))
+      gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, n, vector);
     Packet parameter = Arrays::load_parameter(tensor, i, vector);
     Packet moment[kMost + 1];
     DEMI_UNROLLED

@@ -69,8 +69,9 @@ struct Opened {
   DEMI_HOST_DEVICE Opened(const TensorEntry& tensor, const Coefficients& c,
                           const DirectionArray& directions, Factors factors, std::int64_t i,
                           bool vector) {
-    const Packet gradient =
-        load_packet(tensor.gradient, tensor.gradient_storage, i, tensor.length, vector);
+    Packet gradient{};
+    if (reads_gradient<rule>(c.flags))
+      gradient = load_packet(tensor.gradient, tensor.gradient_storage, i, tensor.length, vector);
     parameter = load_parameter(tensor, i, vector);
     DEMI_UNROLLED
     for (int m = 0; m < kMost; ++m)

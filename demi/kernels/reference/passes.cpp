@@ -73,8 +73,10 @@ template <UpdateRule rule>
 void update_element(const StepTable& table, const Work& work, std::int64_t i, int k,
                     GroupValues (&moments)[3]) {
   Elements<float> e = load_state<rule>(work, i);
-  const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
-  e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
+  if (reads_gradient<rule>(work.c.flags)) {
+    const float scaled = load_element(work.tensor.gradient, work.tensor.gradient_storage, i);
+    e.gradient = true_gradient(scaled, work.inverse_scale, work.clip_factor, work.c);
+  }
   if constexpr (RuleOf<rule>::kDirection == Direction::read)
     e.direction = load_element(work.direction, work.direction_storage, i);
   kernels::update<rule>(e, work.c);

@@ -111,6 +111,13 @@ DEMI_HOST_DEVICE bool is_kept(std::uint32_t arrays, int m) {
   return (kAlwaysKept<rule> >> m & 1u) != 0 || (arrays >> m & 1u) != 0;
 }
 
+/// Whether update() reads the gradient with these flags: known to the compiler for a rule that
+/// always does.
+template <UpdateRule rule>
+DEMI_HOST_DEVICE bool reads_gradient(std::uint32_t flags) {
+  return RuleOf<rule>::kGradientIf == 0 || (flags & RuleOf<rule>::kGradientIf) != 0;
+}
+
 /// Whether update() moves the parameter.
 template <UpdateRule rule>
 inline constexpr bool kMovesParameter =

@@ -36,12 +36,13 @@ struct Muon : Base {
   }
 };
 
-/// Pass 3 of Muon: decay and step. With MuSGD (ultralytics 8.4) a step of torch.optim.SGD follows,
-/// with a momentum of its own, and the decay is part of its gradient.
+/// Pass 3 of Muon: decay and step, without the gradient. With MuSGD (ultralytics 8.4) a step of
+/// torch.optim.SGD follows, with a momentum of its own, and the decay is part of its gradient.
 struct MuonApply : Base {
   static constexpr std::uint32_t kWithSgd = Muon::kWithSgd;
   static constexpr auto kStates = Muon::kStates;
   static constexpr std::uint32_t kTouched = 2;
+  static constexpr std::uint32_t kGradientIf = kWithSgd;
   static constexpr Direction kDirection = Direction::read;
 
   template <class V>

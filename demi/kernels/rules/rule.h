@@ -37,6 +37,8 @@ struct Base {
   static constexpr Direction kDirection = Direction::none;
   /// Bit m: update() reads and writes moment[m].
   static constexpr std::uint32_t kTouched = 7;
+  /// update() reads the gradient with one of these flags alone. 0: always.
+  static constexpr std::uint32_t kGradientIf = 0;
 
   /// The number that a state begins with.
   static float initial(const State& state, const Group&) { return state.initial; }
