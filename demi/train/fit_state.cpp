@@ -206,6 +206,8 @@ void FitState::add_texts(checkpoint::Metadata& text) const {
   const History& history = progress_.history;
   text["demi.precision"] = setup_.precision.name;
   if (std::string way = bf16_way_of(setup_); !way.empty()) text[kBf16ProductsText] = std::move(way);
+  if (std::string products = matrix_products_of(setup_); !products.empty())
+    text[kMatrixProductsText] = std::move(products);
   text["demi.epoch"] = std::to_string(progress_.epochs_begun);
   text["demi.step"] = std::to_string(progress_.step);
   text["demi.libtorch"] = TORCH_VERSION;
