@@ -53,8 +53,7 @@ void Reducer::replace(std::size_t index, const at::Tensor& parameter) {
   const std::lock_guard lock(mutex_);
   parameters_[index] = parameter;
   accumulated_[index] = false;
-  plan_ = {};
-  flat_.clear();
+  plan_ = {};  // whose buckets, flat_, are made anew with the next
 }
 
 std::shared_ptr<void> Reducer::on_gradient(std::size_t index) {

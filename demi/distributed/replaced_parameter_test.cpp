@@ -83,7 +83,52 @@ TEST(ReplacedOnRanks, TheAverageIsThatOfTheNewParameter) {
     }
     EXPECT_TRUE(at::equal(model.grows, one.grows)) << model.grows - one.grows;
     EXPECT_TRUE(at::equal(model.stays, one.stays));
-    EXPECT_THAT(parallel.checksums(), HasSubstr("grows"));
+    const std::string seen = parallel.checksums();
+    EXPECT_THAT(seen, HasSubstr("grows"));
+    EXPECT_EQ(seen, DistributedDataParallel(model, group).checksums()) << "of the weights of now";
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// Who still has the old parameter may go on with it: its gradients are nobody's on other ranks.
+TEST(ReplacedOnRanks, TheOldParameterIsNotSentAnyMore) {
+  const auto errors = on_ranks(kRanks, [&](ProcessGroup& group) {
+    Tables model;
+    const DistributedDataParallel parallel(model, group);
+    optim::SGD sgd(model.parameters(), optim::SGDOptions(0.25));
+    model.backward(group.rank(), 0);
+    const at::Tensor old = model.grows;
+    model.set(grown(old, rows_of_growth()));
+    optim::replace_parameter(sgd, old, model.grows, rows_of_growth());
+    const std::int64_t rounds = parallel.rounds();
+    old.mutable_grad() = at::Tensor();
+    (old * (group.rank() + 1)).sum().backward();
+    EXPECT_EQ(parallel.rounds(), rounds);
+    EXPECT_TRUE(at::equal(old.grad(), at::full({4, 3}, group.rank() + 1.F))) << "no average";
+    EXPECT_FALSE(model.grows.grad().defined());
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// A gradient that was added up before the replacement is the old parameter's. What the new one has
+// without a backward of its own stays each rank's, as a parameter's that no backward reaches.
+TEST(ReplacedOnRanks, WhatTheOldOneHasAddedUpIsNotTheNewOnes) {
+  const auto errors = on_ranks(kRanks, [&](ProcessGroup& group) {
+    Tables model;
+    DistributedDataParallel parallel(model, group);
+    optim::SGD sgd(model.parameters(), optim::SGDOptions(0.25));
+    {
+      const auto held = parallel.no_sync();
+      (model.grows * 2).sum().backward();
+    }
+    const at::Tensor old = model.grows;
+    model.set(grown(old, rows_of_growth()));
+    optim::replace_parameter(sgd, old, model.grows, rows_of_growth());
+    const at::Tensor own = at::full({6, 3}, group.rank() + 1.F);
+    model.grows.mutable_grad() = own.clone();
+    (model.stays * (group.rank() + 1)).sum().backward();
+    EXPECT_TRUE(at::equal(model.stays.grad(), at::full({5}, 1.5F)));
+    EXPECT_TRUE(at::equal(model.grows.grad(), own));
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
