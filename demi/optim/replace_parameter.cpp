@@ -175,6 +175,10 @@ void replace_parameter(Optimizer& optimizer, const at::Tensor& old, const at::Te
   for (at::Tensor& parameter : all)
     if (parameter.is_same(old)) parameter = replacement;
   check_parameters(all);
+  auto next = all.begin();
+  for (const auto& each : optimizer.param_groups())
+    for (std::size_t i = 0; i < each.params().size(); ++i)
+      check_matrices(impl.rule_of(each.options()), each.options(), *next++);
 
   std::unique_ptr<ParamState> state;
   auto& states = optimizer.state();

@@ -42,7 +42,8 @@ class Optimizer;
 /// Throws UsageError, and then changes nothing, for a parameter that the optimizer does not have, a
 /// replacement that it has already, that is no leaf, of another dtype or device, or whose other
 /// dimensions differ, one without requires_grad where the old one has it, rows that are out of
-/// range, of another dtype or number, an optimizer that shares its state
+/// range, of another dtype or number, other rows than MuonOptions::split_rows of the group adds up
+/// to (set it for the new parameter before the call), an optimizer that shares its state
 /// (distributed::ShardedOptimizerState), averages that are in the weights' places, and between the
 /// batches of a loop::Step's step.
 DEMI_API void replace_parameter(Optimizer& optimizer, const at::Tensor& old,

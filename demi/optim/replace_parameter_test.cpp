@@ -418,6 +418,56 @@ TEST(ReplaceParameter, GroupsOfDifferentRulesKeepTheirs) {
   EXPECT_EQ(both.steps_taken(), 2);
 }
 
+// A parameter of two heads gets a third, and loses two.
+TEST(ReplaceParameter, TheMatricesOfItsRowsAreSaidBefore) {
+  const auto options = MuonOptions(0.05).weight_decay(0).products(MatrixProducts::fp32);
+  const auto split = [&](Muon& muon, std::vector<int64_t> heads) {
+    static_cast<MuonOptions&>(muon.param_groups()[0].options()).split_rows(std::move(heads));
+  };
+  at::Tensor p = parameter({8, 6});
+  Muon muon({p}, MuonOptions(options).split_rows({4, 4}));
+  std::vector<at::Tensor> heads;
+  for (const at::Tensor& head : p.detach().split(4)) heads.push_back(head.clone().requires_grad_());
+  Muon apart(heads, options);
+  const auto step = [&] {
+    set_grad(p, gradient(p, at::kFloat, 1));
+    const auto grads = p.grad().split(4);
+    for (std::size_t i = 0; i < heads.size(); ++i) set_grad(heads[i], grads[i].clone());
+    muon.step();
+    apart.step();
+    EXPECT_TRUE(at::allclose(p, at::cat(heads), 0, 1e-5)) << p - at::cat(heads);
+  };
+  step();
+
+  const at::Tensor more = parameter({12, 6});
+  const at::Tensor rows = torch::cat({torch::arange(8), torch::full({4}, -1)});
+  const auto before = muon.state_tensors();
+  EXPECT_THAT(
+      complaint([&] { replace_parameter(muon, p, more, rows); }),
+      AllOf(HasSubstr("split_rows does not add up"), HasSubstr("seen: [4, 4] of shape [12, 6]"),
+            HasSubstr("the sum 12"), HasSubstr("before replace_parameter")));
+  EXPECT_TRUE(muon.param_groups()[0].params()[0].is_same(p)) << "nothing was changed";
+  EXPECT_TRUE(muon.state_tensors().at("0.momentum_buffer").is_same(before.at("0.momentum_buffer")));
+  step();
+
+  split(muon, {4, 4, 4});
+  more.detach().copy_(torch::cat({p.detach(), torch::ones({4, 6})}));
+  replace_parameter(muon, p, more, rows);
+  p = more;
+  heads.push_back(torch::ones({4, 6}).requires_grad_());
+  apart.add_param_group({{heads.back()}});
+  step();
+  step();
+
+  const at::Tensor last = p.detach().slice(0, 8).clone().requires_grad_();
+  split(muon, {4});
+  replace_parameter(muon, p, last, torch::arange(8, 12));
+  p = last;
+  for (std::size_t i = 0; i < 2; ++i) heads[i].mutable_grad() = at::Tensor();
+  heads.erase(heads.begin(), heads.begin() + 2);
+  step();
+}
+
 // Half of the parameters.
 struct HalfShare final : StateShare {
   bool holds(std::size_t parameter) const override { return parameter == 0; }

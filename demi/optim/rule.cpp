@@ -183,9 +183,11 @@ void check_matrices(const Rule& rule, const OptimizerOptions& options,
     return;
   refuse({.where = "optim." + rule.name,
           .what = "split_rows does not add up to the rows of a parameter",
-          .seen = c10::str(rows, " of shape ", parameter.sizes()),
+          .seen = c10::str(at::IntArrayRef(rows), " of shape ", parameter.sizes()),
           .accepted = c10::str("numbers of rows with the sum ", parameter.size(0)),
-          .advice = "give parameters that consist of other matrices a group of their own"});
+          .advice = "set split_rows of the group to the matrices that the parameter consists of "
+                    "(before replace_parameter, if its rows change); parameters that consist of "
+                    "other matrices have a group of their own"});
 }
 
 kernels::Group numbers_of(const Rule& rule, const OptimizerOptions& options) {
