@@ -329,7 +329,7 @@ std::vector<Setting> training_settings() {
             "Other options of the update rule, by comma: eps=1e-6,beta2=0.95; rmsprop also alpha "
             "and centered, nadam momentum_decay, nadam and radam decoupled_weight_decay, adagrad "
             "lr_decay and initial_accumulator_value, muon ns_steps, adjust_lr (0 to 3), "
-            "polar_express and sgd"),
+            "polar_express, sgd, nesterov and muon_eps (eps is that of its adamw)"),
       words("betas", &Config::betas,
             "Decay rates of the moments, by comma: 0.9,0.95; empty: those of the update rule"),
       real("lr", &Config::lr, 0, kInfinity, "Learning rate; the peak, if the schedule has one"),

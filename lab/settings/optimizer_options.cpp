@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -35,6 +36,20 @@ std::string shown_name(const std::string& name) {
   return name == "betas.0" ? "beta1" : name == "betas.1" ? "beta2" : name;
 }
 
+/// The options of a group that --optimizer-options sets, by the names that it has for them. Those
+/// of kSettings are not among them, but for Muon's nesterov: --nesterov is about sgd, and Muon has
+/// Nesterov's momentum unless it is told otherwise.
+std::map<std::string, std::string> names_in(const StateDict& group) {
+  const bool is_muons = group.contains("ns_steps");
+  std::map<std::string, std::string> names;
+  for (const auto& [name, value] : group) {
+    const bool is_setting = std::ranges::find(kSettings, name) != std::end(kSettings);
+    if (is_setting && !(is_muons && name == "nesterov")) continue;
+    names[is_muons && name == "eps" ? "muon_eps" : shown_name(name)] = name;
+  }
+  return names;
+}
+
 bool any_has(const std::vector<StateDict>& groups, const std::string& name) {
   return std::ranges::any_of(groups, [&](const StateDict& group) { return group.contains(name); });
 }
@@ -49,16 +64,27 @@ void add(StateDict& options, std::string_view item) {
                       .what = "an option has no number",
                       .seen = item,
                       .accepted = "NAME=NUMBER by comma, as eps=1e-6,beta2=0.95"});
-  if (std::ranges::find(kSettings, name) != std::end(kSettings)) {
-    std::string setting = "--" + std::string(name);
-    std::ranges::replace(setting, '_', '-');
-    throw UsageError({.where = kWhere,
-                      .what = "the option is a setting of its own",
-                      .seen = item,
-                      .advice = "give " + setting});
-  }
   if (!options.emplace(state_name(name), *value).second)
     throw UsageError({.where = kWhere, .what = "an option is given twice", .seen = name});
+}
+
+[[noreturn]] void refuse_option(const optim::Optimizer& optimizer, const std::string& name) {
+  std::vector<std::string> known;
+  for (const StateDict& group : optimizer.group_numbers()) {
+    if (group.contains(name)) {
+      std::string setting = "--" + name;
+      std::ranges::replace(setting, '_', '-');
+      throw UsageError({.where = kWhere,
+                        .what = "the option is a setting of its own",
+                        .seen = name,
+                        .advice = "give " + setting});
+    }
+    for (const auto& [shown, own] : names_in(group)) known.push_back(shown);
+  }
+  throw UsageError({.where = kWhere,
+                    .what = std::string(optimizer.rule_name()) + " has no such option",
+                    .seen = name,
+                    .advice = did_you_mean(name, known)});
 }
 
 }  // namespace
@@ -78,19 +104,15 @@ void set_optimizer_options(optim::Optimizer& optimizer, std::string_view text) {
   const StateDict options = read_optimizer_options(text);
   if (options.empty()) return;
   std::vector<StateDict> groups = optimizer.group_numbers();
-  std::vector<std::string> known;
-  for (const StateDict& group : groups)
-    for (const auto& [name, value] : group)
-      if (std::ranges::find(kSettings, name) == std::end(kSettings))
-        known.push_back(shown_name(name));
-  for (const auto& [name, value] : options) {
-    if (!any_has(groups, name))
-      throw UsageError({.where = kWhere,
-                        .what = std::string(optimizer.rule_name()) + " has no such option",
-                        .seen = shown_name(name),
-                        .advice = did_you_mean(shown_name(name), known)});
+  for (const auto& [state_name, value] : options) {
+    const std::string name = shown_name(state_name);
+    bool is_found = false;
     for (StateDict& group : groups)
-      if (group.contains(name)) group[name] = value;
+      if (const auto own = names_in(group).extract(name)) {
+        group[own.mapped()] = value;
+        is_found = true;
+      }
+    if (!is_found) refuse_option(optimizer, name);
   }
   optimizer.prepare_state(optimizer.state_tensors(), groups)();
 }

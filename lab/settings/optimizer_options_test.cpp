@@ -85,6 +85,12 @@ TEST(OptimizerOptions, WhatIsNoOptionIsNamed) {
   EXPECT_THAT(seen("adamw", "beta3=0.9"), HasSubstr("beta2"));  // the nearest
   EXPECT_THAT(seen("adamw", "lr=0.1"), HasSubstr("--lr"));
   EXPECT_THAT(seen("adamw", "weight_decay=0.1"), HasSubstr("--weight-decay"));
+  EXPECT_THAT(seen("sgd", "nesterov=1"), HasSubstr("give --nesterov"));
+  EXPECT_THAT(seen("adamw", "nesterov=1"), HasSubstr("AdamW has no such option"));
+  EXPECT_THAT(seen("adamw", "muon_eps=1"), HasSubstr("AdamW has no such option"));
+  EXPECT_THAT(seen("muon", "muon_ep=1"), HasSubstr("muon_eps"));
+  EXPECT_THAT(seen("muon", "muon_eps=-1"), HasSubstr("eps is out of range"));
+  EXPECT_THAT(seen("muon", "lr=1"), HasSubstr("give --lr"));
   EXPECT_THAT(seen("adamw", "eps=1,eps=2"), HasSubstr("twice"));
   for (const char* bad : {"eps", "eps=", "=1", "eps=nan", "eps=inf", "eps=1x", "eps=1,", ",",
                           " eps=1", "eps 1", "eps==1"})

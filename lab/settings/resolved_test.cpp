@@ -256,6 +256,34 @@ TEST(Plan, MuonHasHiddenMatricesAndAdamWTheOthers) {
   EXPECT_EQ(by_rule[2].at("momentum"), 0.9);
 }
 
+// eps of torch.optim.AdamW (1e-8) is added to a root of squares, that of torch.optim.Muon (1e-7)
+// bounds a matrix's norm: who names one does not mean the other. Muon's nesterov is on by default.
+TEST(Plan, OptionsOfMuonAndOfItsAdamWAreToldApart) {
+  const auto groups_of = [](const std::string& options) {
+    const torch::nn::Sequential model(torch::nn::Linear(2, 2), torch::nn::Linear(2, 3));
+    Config config;
+    config.optimizer = "muon";
+    config.decay_by_rule = true;
+    config.optimizer_options = options;
+    auto made = make_optimizer(resolve(config), {.module = model.ptr(), .forward = {}});
+    auto groups = dynamic_cast<optim::Optimizer&>(*made).group_numbers();
+    EXPECT_EQ(groups.size(), 3U);
+    EXPECT_EQ(groups[0].at("eps"), groups[1].at("eps"));
+    return groups;
+  };
+  const auto usual = groups_of("");
+  EXPECT_EQ(usual[0].at("eps"), 1e-8);
+  EXPECT_EQ(usual[2].at("eps"), 1e-7);
+  EXPECT_EQ(usual[2].at("nesterov"), 1);
+  const auto adamws = groups_of("eps=1e-4");
+  EXPECT_EQ(adamws[0].at("eps"), 1e-4);
+  EXPECT_EQ(adamws[2].at("eps"), 1e-7);
+  const auto muons = groups_of("muon_eps=1e-5,nesterov=false");
+  EXPECT_EQ(muons[0].at("eps"), 1e-8);
+  EXPECT_EQ(muons[2].at("eps"), 1e-5);
+  EXPECT_EQ(muons[2].at("nesterov"), 0);
+}
+
 TEST(Plan, SwitchesTellAutocastAndScalerApart) {
   Config config;
   config.precision = "fp16";
