@@ -185,7 +185,7 @@ void check(const Config& config) {
   check_contradictions(config);
   check_synthetic(config);
   check_files(config);
-  if (config.nesterov && config.momentum == 0)
+  if (config.optimizer == "sgd" && config.nesterov && config.momentum == 0)
     refuse_together("Nesterov's form needs a momentum", "momentum 0", "add --momentum 0.9");
   check_schedule(config);
   check_devices(config);

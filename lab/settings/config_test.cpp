@@ -6,6 +6,7 @@
 #include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
 #include "lab/data/folder_testing.h"
+#include "lab/settings/optimizers.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
 
@@ -125,8 +126,11 @@ TEST(Config, AFolderIsNoNameOfADataSet) {
 
 TEST(Config, OptionsThatContradictEachOtherAreRefused) {
   Config config;
+  config.optimizer = "sgd";
   config.nesterov = true;
   EXPECT_THROW(check(config), UsageError);
+  config.momentum = 0.9;
+  EXPECT_NO_THROW(check(config));
   config = {};
   config.data = "csv";
   EXPECT_THROW(check(config), UsageError);
@@ -142,6 +146,20 @@ TEST(Config, OptionsThatContradictEachOtherAreRefused) {
   config.schedule_epochs = 0;
   config.schedule = "constant";
   EXPECT_NO_THROW(check(config));
+}
+
+// torch.optim.SGD refuses nesterov without momentum. The others have no such flag: a file's does
+// nothing there, and muon's momentum is Nesterov's without one.
+TEST(Config, NesterovNeedsAMomentumInSgdAlone) {
+  for (const OptimizerKind& kind : optimizer_kinds()) {
+    Config config;
+    config.optimizer = kind.name;
+    config.nesterov = true;
+    if (kind.name == "sgd")
+      EXPECT_THROW(check(config), UsageError);
+    else
+      EXPECT_NO_THROW(check(config)) << kind.name;
+  }
 }
 
 // GPT-2's 524,288 tokens are 32 batches of 16 x 1,024 (llm.c: B T ranks must divide them).

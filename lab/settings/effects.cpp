@@ -105,7 +105,8 @@ const Need kNeeds[] = {
      "it is about the optimizer muon"},
     {{"nesterov"},
      [](const Facts& f) { return f.config.optimizer == "sgd"; },
-     "it is about the optimizer sgd"},
+     "it is about the optimizer sgd; muon has Nesterov's momentum, and --optimizer-options "
+     "nesterov=0 turns it off"},
     {{"label-smoothing"},
      [](const Facts& f) { return f.config.loss == "cross-entropy"; },
      "it is about cross entropy"},
@@ -116,6 +117,11 @@ const Need kNeeds[] = {
      has_moving_scale,
      "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
 };
+
+// Whether the run does what a flag that is off turns on.
+bool is_on_otherwise(const Config& config, std::string_view setting) {
+  return setting == "nesterov" && find_optimizer(config.optimizer).takes_matrices;
+}
 
 // DEMI_DATA_DIR is the folder of data sets for every command.
 bool asks(const Assignment& a) { return !a.is_of_file() && a.source != "DEMI_DATA_DIR"; }
@@ -135,7 +141,7 @@ void check_effects(const Config& config, std::span<const Assignment> given) {
     const Setting* setting = find_setting(a.name);
     if (!setting || !asks(a)) continue;
     const std::string off = setting->is_flag ? "false" : setting->get(Config());
-    if (setting->get(config) == off) continue;
+    if (setting->get(config) == off && !is_on_otherwise(config, a.name)) continue;
     if (const std::string why = why_without_effect(config, a.name); !why.empty())
       throw UsageError({.where = a.source,
                         .what = "the setting does nothing in this run: " + why,
@@ -148,7 +154,10 @@ void leave_out_for_others(Config& recipe, std::span<const Assignment> given) {
   Config asked = recipe;
   for (const Assignment& a : given)
     if (a.name == "optimizer" || a.name == "schedule") set(asked, a.name, a.text, a.source);
-  if (asked.optimizer != recipe.optimizer) recipe.betas = recipe.optimizer_options = "";
+  if (asked.optimizer != recipe.optimizer) {
+    recipe.betas = recipe.optimizer_options = "";
+    recipe.nesterov = false;
+  }
   if (asked.optimizer != recipe.optimizer && find_optimizer(asked.optimizer).takes_matrices)
     recipe.momentum = 0;
   if (asked.schedule == recipe.schedule) return;

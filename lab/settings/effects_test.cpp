@@ -45,6 +45,18 @@ TEST(Effects, ASettingThatIsAskedForDoesSomethingOrIsRefused) {
             "");
 }
 
+// Muon's momentum is Nesterov's by default (torch.optim.Muon): neither form of the flag changes it.
+TEST(Effects, NesterovIsAFlagOfSgdAlone) {
+  const Assignment muon{"optimizer", "muon", "--optimizer"}, sgd{"optimizer", "sgd", "--optimizer"},
+      on{"nesterov", "true", "--nesterov"}, off{"nesterov", "false", "--no-nesterov"};
+  for (const Assignment& flag : {on, off}) {
+    EXPECT_THAT(refusal("cifar10-cnn", {muon, flag}), HasSubstr("--optimizer-options nesterov=0"));
+    EXPECT_EQ(refusal("cifar10-cnn", {sgd, flag}), "");
+  }
+  EXPECT_EQ(refusal("cifar10-cnn", {muon, {"nesterov", "false", "nesterov in c.json"}}), "");
+  EXPECT_EQ(refusal("cifar10-cnn", {off}), "");
+}
+
 // A file and a recipe have all settings, and a value that changes nothing asks for nothing.
 TEST(Effects, AFlagThatIsOnByDefaultAsksToo) {
   EXPECT_THAT(refusal("gpt2", {{"block", "llama", "--block"}, {"bias", "true", "--bias"}}),
@@ -93,6 +105,17 @@ TEST(Effects, WhatARecipeSaysOfItsOwnRuleAndScheduleExcludesNoOther) {
       set(config, other.name, other.text, other.source);
       EXPECT_TRUE(is_accepted(config)) << recipe.name << " with " << other.text;
     }
+  Config nesterov = find_recipe("cifar10-cnn").config;
+  nesterov.optimizer = "sgd";
+  nesterov.momentum = 0.9;
+  nesterov.nesterov = true;
+  for (const Assignment& other : others) {
+    Config config = nesterov;
+    leave_out_for_others(config, {&other, 1});
+    set(config, other.name, other.text, other.source);
+    EXPECT_EQ(config.nesterov, config.optimizer == "sgd") << other.text;
+    EXPECT_TRUE(is_accepted(config)) << other.text;
+  }
   Config own = find_recipe("gpt2").config;
   const std::vector<Assignment> same{{"optimizer", own.optimizer, "--optimizer"},
                                      {"schedule", own.schedule, "--schedule"}};
