@@ -10,6 +10,7 @@
 #include "demi/core/error.h"
 #include "demi/loop/observer.h"
 #include "demi/loop/step.h"
+#include "demi/nn/norm.h"
 #include "demi/optim/sgd.h"
 #include "demi/train/testing.h"
 #include "demi/train/trainer.h"
@@ -105,6 +106,36 @@ TEST(Monitor, CountsTheGradientsThatBackwardMakes) {
   }
   expect(reported[0].weight_gradients(), {layers[0]->weight.grad(), layers[0]->bias.grad(),
                                           layers[1]->weight.grad(), layers[1]->bias.grad()});
+}
+
+// A norm that makes the sum before it in passing gives both. The layer's output is the normed rows:
+// their gradients here are 2^3, and those of the sum are others.
+TEST(Monitor, CountsTheGradientsOfANormThatMakesTheSumBefore) {
+  struct NormedSumImpl : torch::nn::Module {
+    torch::nn::Linear first = register_module("first", torch::nn::Linear(6, 5));
+    nn::Norm norm{nullptr};
+    explicit NormedSumImpl(nn::NormKind kind) {
+      norm = register_module("norm", nn::Norm(nn::NormOptions{.width = 5, .kind = kind}));
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      const SumAndNorm both = norm->forward_add(first->forward(x), x.slice(1, 0, 5));
+      return both.norm * 8 + both.sum * 0.125;
+    }
+  };
+  for (const nn::NormKind kind : {nn::NormKind::layer_norm, nn::NormKind::rms_norm}) {
+    const auto model = std::make_shared<NormedSumImpl>(kind);
+    const auto reported = watch(
+        torch::nn::ModuleHolder<NormedSumImpl>(model), Rows(features(), features(), 4), 1,
+        {.max_steps = 1, .loss = train::LossFunction([](const at::Tensor& y, const at::Tensor&) {
+                           return y.sum();
+                         })});
+    ASSERT_EQ(reported.size(), 1u);
+    const LayerHealth& norm = reported[0].layers.back();
+    EXPECT_EQ(norm.name, "norm");
+    EXPECT_EQ(norm.activation_gradients, exponent_histogram(at::full({4, 5}, 8.F)));
+    EXPECT_EQ(norm.weight_gradients.elements(), kind == nn::NormKind::layer_norm ? 10 : 5);
+    EXPECT_TRUE(norm.update_ratio);
+  }
 }
 
 TEST(Monitor, ChangesNoBitOfTheTraining) {

@@ -9,11 +9,14 @@
 #include <torch/types.h>
 #include <torch/utils.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
+#include <string>
 
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
+#include "demi/nn/transformer_block.h"
 #include "lab/recipes/run.h"
 #include "lab/settings/resolved.h"
 
@@ -212,6 +215,53 @@ TEST_F(Layers, AreTracedByTheirWeights) {
   EXPECT_TRUE(
       at::allclose(trace.layers[0].weight_gradients[0], convolution->weight.grad(), 1e-4, 1e-6));
   EXPECT_TRUE(at::allclose(trace.layers[2].weight_gradients[1], linear->bias.grad(), 1e-4, 1e-6));
+}
+
+// A block's norms make the sums before them in passing, and give two results. What is traced is the
+// normed rows, by LibTorch's operators: x + attention(norm1(x)) and the feed-forward part behind
+// it.
+TEST_F(Layers, NormsThatMakeTheSumBeforeThemAreTracedByTheirRows) {
+  for (const nn::NormKind kind : {nn::NormKind::layer_norm, nn::NormKind::rms_norm}) {
+    torch::manual_seed(5);
+    nn::TransformerBlock block(nn::TransformerBlockOptions{.width = 8, .heads = 2, .norm = kind});
+    const bool is_layer_norm = kind == nn::NormKind::layer_norm;
+    const auto normed = [&](const nn::Norm& norm, const at::Tensor& x) {
+      return is_layer_norm ? at::layer_norm(x, {8}, norm->weight, norm->bias, 1e-5)
+                           : at::rms_norm(x, {8}, norm->weight, 1e-5);
+    };
+    const at::Tensor x = torch::randn({2, 3, 8}), target = torch::randn({2, 3, 8});
+    const at::Tensor first = normed(block->norm1, x);
+    const at::Tensor sum = x + block->attention->forward(first);
+    const at::Tensor second = normed(block->norm2, sum);
+    const at::Tensor loss = (sum + block->feed_forward->forward(second) - target).square().mean();
+    for (const at::Tensor& rows : {first, second}) rows.retain_grad();
+    loss.backward();
+    const std::vector<at::Tensor> weights = block->norm2->parameters();
+    std::vector<at::Tensor> of_weights;
+    for (const at::Tensor& weight : weights) of_weights.push_back(weight.grad().clone());
+    block->zero_grad();
+
+    const train::Network net{.module = block.ptr(), .forward = [&](const data::Batch& batch) {
+                               return block->forward(batch.input);
+                             }};
+    for (const char* const precision : {"fp32", "bf16"}) {
+      const double tolerance = precision == std::string("fp32") ? 1e-5 : 0.05;
+      const NetworkTrace trace =
+          trace_layers(settings::resolve(config_, settings::parse_run(precision)), net,
+                       {x, target, {}}, /*loss_scale=*/4);
+      for (const auto& [name, rows] : {std::pair{"norm1", first}, {"norm2", second}}) {
+        const auto seen = std::ranges::find(trace.layers, name, &LayerTrace::name);
+        ASSERT_NE(seen, trace.layers.end()) << name;
+        EXPECT_EQ(seen->op, is_layer_norm ? "demi::add_layer_norm" : "demi::add_rms_norm");
+        EXPECT_LT(difference(rows, seen->output).error, tolerance) << name << precision;
+        EXPECT_LT(difference(rows.grad(), seen->gradient).error, tolerance) << name << precision;
+      }
+      const auto seen = std::ranges::find(trace.layers, "norm2", &LayerTrace::name);
+      ASSERT_EQ(seen->weight_gradients.size(), weights.size());
+      for (std::size_t i = 0; i < weights.size(); ++i)
+        EXPECT_LT(difference(of_weights[i], seen->weight_gradients[i]).error, tolerance) << i;
+    }
+  }
 }
 
 // After two steps of FP32 the loss is that of the third step of a run.
