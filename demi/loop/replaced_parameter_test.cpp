@@ -84,6 +84,58 @@ TEST(StepWithReplacedParameter, RefusesItWithinAStep) {
   EXPECT_TRUE(run.sgd.param_groups()[0].params()[0].is_same(now));
 }
 
+// An optimizer that goes on with the old one is none of the model's: its step keeps no statistics
+// of a batch that the model's optimizer has skipped.
+TEST(StepWithReplacedParameter, TheOldOneIsNotTheModelsAnyMore) {
+  Growing model;
+  const at::Tensor extra = torch::ones({2}).requires_grad_(), old = model.rows;
+  optim::SGD sgd({model.rows}, optim::SGDOptions(0.5)), other({extra}, optim::SGDOptions(0.5));
+  Step step({.models = {&model}, .optimizers = {&sgd, &other}, .more = {extra}},
+            {.guard_statistics = true});
+  model.set(torch::ones({1, 4}).requires_grad_());
+  optim::replace_parameter(sgd, old, model.rows, torch::tensor({1L}));
+  other.add_param_group({{old}});
+  const at::Tensor before = model.norm->running_mean.clone();
+  step.batch(
+      [&] {
+        return model.forward(torch::arange(20, at::kFloat).view({5, 4}).sin());
+      },
+      [&](const at::Tensor& out) {
+        const float infinity = std::numeric_limits<float>::infinity();
+        return out.square().mean() * infinity + extra.sum() + old.sum();
+      });
+  EXPECT_FALSE(at::equal(model.norm->running_mean, before));
+  const auto results = step.finish();
+  ASSERT_EQ(results.size(), 2U);
+  EXPECT_TRUE(results[0].skipped());
+  EXPECT_FALSE(results[1].skipped());
+  EXPECT_TRUE(at::equal(model.norm->running_mean, before));
+}
+
+// A parameter that only an optimizer and the loss have, as Job::more says.
+TEST(StepWithReplacedParameter, KnowsThoseBesideTheModelToo) {
+  Growing model;
+  const at::Tensor extra = torch::ones({2, 4}).requires_grad_(),
+                   now = torch::ones({3, 4}).requires_grad_();
+  optim::SGD sgd({model.rows, extra}, optim::SGDOptions(0.5));
+  Step step({.models = {&model}, .optimizers = {&sgd}, .more = {extra}}, {});
+  const at::Tensor x = torch::ones({5, 4});
+  const auto batch = [&](const at::Tensor& of) {
+    step.batch([&] { return model.forward(x); },
+               [&](const at::Tensor& out) { return out.sum() + of.sum(); });
+  };
+  const auto replace = [&] {
+    optim::replace_parameter(sgd, extra, now, torch::tensor({1L, 0L, -1L}));
+  };
+  batch(extra);
+  EXPECT_THAT(said(replace), HasSubstr("within a step"));
+  step.finish();
+  replace();
+  batch(now);
+  step.finish();
+  EXPECT_TRUE(at::equal(now, torch::full({3, 4}, 0.5F)));
+}
+
 TEST(StepWithReplacedParameter, RefusesOneThatTheModelDoesNotHave) {
   GrowingRun run;
   const at::Tensor now = torch::ones({1, 4}).requires_grad_(), rows = torch::tensor({1L});
