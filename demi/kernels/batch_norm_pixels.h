@@ -61,32 +61,49 @@ DEMI_HOST_DEVICE V sum_of(const V (&of)[4]) {
   return (of[0] + of[1]) + (of[2] + of[3]);
 }
 
+template <class Wide>
+DEMI_HOST_DEVICE void clear_sums(Channels of, float* first, float* second) {
+  each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
+    put_float(first, c, as, some...);
+    put_float(second, c, as, some...);
+  });
+}
+
+/// Two sums over pixels of what terms(a, b, pixel, c[, count]) puts into a and b, arrays of one
+/// vector for each of as many pixels.
+template <class Wide, class Terms>
+DEMI_HOST_DEVICE void sum_pixels(Channels of, Pixels range, float* first, float* second,
+                                 Terms terms) {
+  clear_sums<Wide>(of, first, second);
+  by_four(range, [&]<int n>(Count<n>, std::int64_t pixel) {
+    each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
+      decltype(as) a[n], b[n];
+      terms(a, b, pixel, c, some...);
+      add_to(first, c, sum_of(a), some...);
+      add_to(second, c, sum_of(b), some...);
+    });
+  });
+}
+
 template <class Wide, Storage storage>
 DEMI_HOST_DEVICE void statistics_of_pixels(BatchNorm norm, std::int64_t piece, Channels of) {
   const std::int64_t width = norm.channels;
-  float* const first = norm.sums + piece * 3 * width;
-  float *const sum = first + width, *const squares = sum + width;
+  float* const near = norm.sums + piece * 3 * width;
   const Pixels range = pixels_of(norm, piece);
   each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
     const auto x = get<storage>(as, norm.input, range.begin * width + c, some...);
-    put_float(first, c, if_finite(x), some...);
+    put_float(near, c, if_finite(x), some...);
   });
-  each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
-    put_float(sum, c, as, some...);
-    put_float(squares, c, as, some...);
-  });
-  by_four(range, [&]<int n>(Count<n>, std::int64_t pixel) {
-    each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
-      const auto near = get_float(as, first, c, some...);
-      decltype(as) d[n], square[n];
-      for (int k = 0; k < n; ++k) {
-        d[k] = get<storage>(as, norm.input, (pixel + k) * width + c, some...) - near;
-        square[k] = d[k] * d[k];
-      }
-      add_to(sum, c, sum_of(d), some...);
-      add_to(squares, c, sum_of(square), some...);
-    });
-  });
+  sum_pixels<Wide>(of, range, near + width, near + 2 * width,
+                   [&]<class V, int n>(V(&d)[n], V(&square)[n], std::int64_t pixel, std::int64_t c,
+                                       auto... some) {
+                     const V as(0.0f), first = get_float(as, near, c, some...);
+                     for (int k = 0; k < n; ++k) {
+                       const std::int64_t i = (pixel + k) * width + c;
+                       d[k] = get<storage>(as, norm.input, i, some...) - first;
+                       square[k] = d[k] * d[k];
+                     }
+                   });
 }
 
 template <class Wide, Storage storage>
@@ -105,26 +122,19 @@ template <class Wide, Storage storage>
 DEMI_HOST_DEVICE void gradient_sums_of_pixels(BatchNorm norm, std::int64_t piece, Channels of) {
   const std::int64_t width = norm.channels;
   float* const sum = norm.sums + piece * 2 * width;
-  float* const products = sum + width;
-  each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
-    put_float(sum, c, as, some...);
-    put_float(products, c, as, some...);
-  });
-  by_four(pixels_of(norm, piece), [&]<int n>(Count<n>, std::int64_t pixel) {
-    each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
-      const auto channel = channels_at(norm, as, c, some...);
-      decltype(as) g[n], product[n];
-      for (int k = 0; k < n; ++k) {
-        const std::int64_t i = (pixel + k) * width + c;
-        const auto x = get<storage>(as, norm.input, i, some...);
-        g[k] = gradient_at<storage>(norm, channel, x, i, some...);
-        product[k] = g[k] * (x - channel.mean);
-        if (norm.add_gradient) put<storage>(norm.add_gradient, i, g[k], some...);
-      }
-      add_to(sum, c, sum_of(g), some...);
-      add_to(products, c, sum_of(product), some...);
-    });
-  });
+  sum_pixels<Wide>(of, pixels_of(norm, piece), sum, sum + width,
+                   [&]<class V, int n>(V(&g)[n], V(&product)[n], std::int64_t pixel, std::int64_t c,
+                                       auto... some) {
+                     const V as(0.0f);
+                     const Channel<V> channel = channels_at(norm, as, c, some...);
+                     for (int k = 0; k < n; ++k) {
+                       const std::int64_t i = (pixel + k) * width + c;
+                       const V x = get<storage>(as, norm.input, i, some...);
+                       g[k] = gradient_at<storage>(norm, channel, x, i, some...);
+                       product[k] = g[k] * (x - channel.mean);
+                       if (norm.add_gradient) put<storage>(norm.add_gradient, i, g[k], some...);
+                     }
+                   });
 }
 
 template <class Wide, Storage storage>
@@ -210,10 +220,7 @@ DEMI_HOST_DEVICE void pooled_gradient_sums(BatchNorm norm, std::int64_t piece, C
   const std::int64_t width = norm.channels, lines = norm.images * pool.height;
   float* const sum = norm.sums + piece * 2 * width;
   float* const products = sum + width;
-  each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
-    put_float(sum, c, as, some...);
-    put_float(products, c, as, some...);
-  });
+  clear_sums<Wide>(of, sum, products);
   const std::int64_t begin = piece * lines_of_piece(norm);
   const std::int64_t end = lesser(lines, begin + lines_of_piece(norm));
   for (std::int64_t line = begin; line < end; ++line) {
