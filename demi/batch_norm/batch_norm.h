@@ -43,8 +43,8 @@ struct BatchNormRelu {
 /// LibTorch's operators run instead on other devices, for FP64, other layouts and dtypes, layers
 /// that are synchronised (distributed::synchronise_batch_norm), parts and regions whose policy
 /// names batch_norm, add, relu or max_pool2d, gradients of gradients, contiguous planes below 64
-/// pixels, and with DEMI_KERNELS=aten. In contiguous memory, behind `add`, and for windows above
-/// 255 places, max_pool2d is LibTorch's.
+/// pixels, and with DEMI_KERNELS=aten. For windows above 255 places, and in contiguous memory for
+/// sizes and strides above 8, max_pool2d is LibTorch's.
 ///
 /// An operator of the dispatcher, demi::batch_norm_relu, whose schema says that it writes the
 /// running statistics. Throws UsageError in training for one value a channel, or without training

@@ -137,10 +137,10 @@ TEST(BatchNormReluOp, AddsBeforeReLU) {
   for (const auto format : kFormats)
     for (const auto dtype : kDtypes)
       for (const bool relu : {true, false})
-        for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo}) {
+        for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
           // Of 16 bits, values that are equal once they are rounded, not before, make a window of
           // FP64 choose another place.
-          if (dtype != at::kFloat && pool == kTwoByTwo) continue;
+          if (dtype != at::kFloat && pool != MaxPooling{}) continue;
           SCOPED_TRACE(testing::Message()
                        << c10::toString(dtype) << ' ' << format << ' ' << relu << pool.size[0]);
           Layer layer(16, {.relu = relu, .pool = pool});
@@ -182,11 +182,17 @@ TEST(BatchNormReluOp, LeavesTheRestToLibTorch) {
   same(layer, x.slice(3, 0, 6, 2));      // gaps
   Layer flat = layer;
   flat.options.pool = {};
-  same(flat, at::randn({9, 6}));                                           // (N, C)
-  same(flat, at::randn({9, 6, 5}));                                        // (N, C, L)
-  Layer wide(6, {.training = false, .pool = {{16, 16}, {1, 1}, {8, 8}}});  // 256 places
-  const at::Tensor y = wide.ours(x.contiguous(at::MemoryFormat::ChannelsLast));
-  EXPECT_TRUE(y.allclose(wide.libtorchs(x), 1e-5, 1e-6));
+  same(flat, at::randn({9, 6}));     // (N, C)
+  same(flat, at::randn({9, 6, 5}));  // (N, C, L)
+  const at::Tensor large = pictures(4, 6, 12, 11, at::MemoryFormat::Contiguous);
+  for (const MaxPooling& pool : {MaxPooling{{16, 16}, {1, 1}, {8, 8}},  // 256 places
+                                 MaxPooling{{9, 2}, {1, 1}, {0, 0}},    // longer than 8
+                                 MaxPooling{{2, 2}, {1, 9}, {0, 0}}})
+    for (const auto format : kFormats) {
+      const Layer wide(6, {.training = false, .pool = pool});
+      const at::Tensor y = wide.ours(large.contiguous(format));
+      EXPECT_TRUE(y.allclose(wide.libtorchs(large), 1e-5, 1e-6)) << pool.size[0] << format;
+    }
 }
 
 // Which has no kernel for them: its own error, not one of regions.
@@ -224,17 +230,19 @@ TEST(BatchNormReluOp, OfOnePictureOfOneChannel) {
 TEST(BatchNormReluOp, HasTheSameBitsWithAnyNumberOfThreads) {
   torch::manual_seed(5);
   const int before = at::get_num_threads();
-  for (const auto format : kFormats) {
-    const Layer layer(24, {.pool = kTwoByTwo});
-    const at::Tensor x = pictures(16, 24, 40, 40, format);
-    std::vector<All> all;
-    for (const int threads : {1, 2, 5}) {
-      at::set_num_threads(threads);
-      all.push_back(run(By::ours, layer, x, at::kBFloat16, at::kFloat));
+  for (const auto format : kFormats)
+    for (const bool adds : {false, true}) {
+      Layer layer(24, {.pool = kTwoByTwo});
+      const at::Tensor x = pictures(16, 24, 40, 40, format);
+      if (adds) layer.options.add = pictures(16, 24, 40, 40, format);
+      std::vector<All> all;
+      for (const int threads : {1, 2, 5}) {
+        at::set_num_threads(threads);
+        all.push_back(run(By::ours, layer, x, at::kBFloat16, at::kFloat));
+      }
+      for (const All& one : all)
+        for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].equal(all[0][i])) << i;
     }
-    for (const All& one : all)
-      for (std::size_t i = 0; i < one.size(); ++i) EXPECT_TRUE(one[i].equal(all[0][i])) << i;
-  }
   at::set_num_threads(before);
 }
 
@@ -252,8 +260,7 @@ TEST(BatchNormReluOp, HasGradientsOfGradients) {
   };
   for (const bool training : {true, false})
     for (const bool adds : {true, false})
-      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo}) {
-        if (adds && pool == kTwoByTwo) continue;
+      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
         const auto layer_of = [&](const Layer& from, at::ScalarType dtype) {
           Layer layer = from;
           for (at::Tensor* one : {&layer.weight, &layer.bias, &layer.options.add})
@@ -280,20 +287,26 @@ TEST(BatchNormReluOp, HasItsGradientsWithoutKernels) {
   torch::manual_seed(8);
   const char* const before = std::getenv("DEMI_KERNELS");
   const std::string kept = before ? before : "";
-  for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo}) {
-    const Layer layer(6, {.pool = pool});
-    const at::Tensor x = pictures(2, 6, 8, 8, at::MemoryFormat::ChannelsLast);
-    std::vector<at::Tensor> gradients;
-    for (const bool off : {false, true}) {
-      const at::Tensor leaf = x.clone().requires_grad_();
-      const at::Tensor y = layer.ours(leaf);
-      if (off) setenv("DEMI_KERNELS", "aten", 1);
-      (y * y).sum().backward();
-      before ? setenv("DEMI_KERNELS", kept.c_str(), 1) : unsetenv("DEMI_KERNELS");
-      gradients.push_back(leaf.grad());
-    }
-    EXPECT_TRUE(gradients[0].allclose(gradients[1], 1e-4, 1e-5)) << pool.size[0];
-  }
+  for (const auto format : kFormats)
+    for (const bool adds : {false, true})
+      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
+        Layer layer(6, {.pool = pool});
+        const at::Tensor x = pictures(2, 6, 8, 8, format), add = pictures(2, 6, 8, 8, format);
+        std::vector<at::Tensor> gradients[2];
+        for (const bool off : {false, true}) {
+          const at::Tensor leaf = x.clone().requires_grad_();
+          if (adds) layer.options.add = add.clone().requires_grad_();
+          const at::Tensor y = layer.ours(leaf);
+          if (off) setenv("DEMI_KERNELS", "aten", 1);
+          (y * y).sum().backward();
+          before ? setenv("DEMI_KERNELS", kept.c_str(), 1) : unsetenv("DEMI_KERNELS");
+          gradients[off].push_back(leaf.grad());
+          if (adds) gradients[off].push_back(layer.options.add.grad());
+        }
+        for (std::size_t i = 0; i < gradients[0].size(); ++i)
+          EXPECT_TRUE(gradients[0][i].allclose(gradients[1][i], 1e-4, 1e-5))
+              << i << pool.size[0] << format;
+      }
 }
 
 TEST(BatchNormReluOp, PassesNaNAndInfinityAsLibTorch) {

@@ -65,14 +65,17 @@ bool is_for_kernels(const Call& call) {
 
 bool pools_by_kernels(const Call& call) {
   const MaxPooling& pool = call.options.pool;
+  const bool channels_last = is_channels_last(call.input);
   for (std::size_t d = 0; d < 2; ++d) {
     const std::int64_t length = call.input.size(static_cast<std::int64_t>(d) + 2);
     if (pool.size[d] < 1 || pool.stride[d] < 1 || pool.padding[d] < 0 ||
         pool.padding[d] > pool.size[d] / 2 || length + 2 * pool.padding[d] < pool.size[d])
       return false;  // LibTorch says what is wrong
+    const bool is_short =
+        pool.size[d] <= kernels::kLongestWindow && pool.stride[d] <= kernels::kLongestWindow;
+    if (!channels_last && !is_short) return false;
   }
-  return is_channels_last(call.input) && !call.options.add.defined() &&
-         pool.size[0] * pool.size[1] <= kernels::kNoPlace;
+  return pool.size[0] * pool.size[1] <= kernels::kNoPlace;
 }
 
 }  // namespace demi::batch_norm

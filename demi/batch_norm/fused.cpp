@@ -101,8 +101,9 @@ struct BatchNormReluBackward : torch::autograd::Function<BatchNormReluBackward> 
     const BatchNormRelu& o = call->options;
     const Forward result = forward_of(*call, /*is_differentiated=*/true);
     const bool adds = o.add.defined();
+    const bool masks = adds && o.relu && !call->pools();
     context->save_for_backward({input, call->weight, call->bias, result.statistics,
-                                adds && o.relu ? result.output : at::Tensor(), result.chosen});
+                                masks ? result.output : at::Tensor(), result.chosen});
     auto& data = context->saved_data;
     data["training"] = o.training;
     data["relu"] = o.relu;

@@ -58,6 +58,28 @@ Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient) {
   return result;
 }
 
+namespace {
+
+/// The gradient of what ReLU and pooling were given.
+at::Tensor gradient_of_pooling(const Saved& saved, const at::Tensor& above) {
+  const MaxPooling& pool = saved.pool;
+  const at::Tensor places = saved.chosen.to(at::kLong), none = places == kernels::kNoPlace;
+  const auto origins = [&](std::size_t d) {
+    return at::arange(places.size(static_cast<std::int64_t>(d) + 2), places.options()) *
+               pool.stride[d] -
+           pool.padding[d];
+  };
+  const at::Tensor rows = origins(0).unsqueeze(1) + places.div(pool.size[1], "floor");
+  const at::Tensor columns = origins(1) + places.remainder(pool.size[1]);
+  const at::Tensor indices =
+      (rows * saved.input.size(3) + columns).masked_fill(none, 0).contiguous(format_of(above));
+  return at::max_pool2d_with_indices_backward(above.masked_fill(none, 0), saved.input, pool.size,
+                                              pool.stride, pool.padding, {1, 1},
+                                              /*ceil_mode=*/false, indices);
+}
+
+}  // namespace
+
 Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient) {
   const at::Tensor &x = saved.input, &weight = saved.weight, &bias = saved.bias;
   const bool again =
@@ -73,8 +95,11 @@ Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient)
   at::Tensor above = gradient;
   Gradients result;
   if (saved.has_add) {
-    // ReLU's input is not kept, and its output says where the gradient passes.
-    if (saved.relu) above = at::threshold_backward(above, saved.output, 0);
+    // The sum is not kept, and what was made of it says where the gradient passes.
+    if (saved.chosen.defined())
+      above = gradient_of_pooling(saved, above);
+    else if (saved.relu)
+      above = at::threshold_backward(above, saved.output, 0);
     result.add = above;
   } else {
     if (saved.relu) y = at::relu(y);

@@ -6,16 +6,14 @@ namespace demi::kernels {
 
 std::int64_t pieces_of(const BatchNorm& norm, BatchNormPass pass) {
   if (!norm.channels_last) return norm.images * norm.channels;
-  if (norm.pool.any()) {
-    if (pass == BatchNormPass::forward) return norm.images * norm.pool.height;
-    if (pass == BatchNormPass::backward) return norm.images * norm.height;
-  }
+  if (norm.pool.any() && pass == BatchNormPass::forward) return norm.images * norm.pool.height;
+  if (reads_windows(norm) && pass == BatchNormPass::backward) return norm.images * norm.height;
   return sum_rows(norm, pass);
 }
 
 std::int64_t sum_rows(const BatchNorm& norm, BatchNormPass pass) {
   if (!norm.channels_last) return norm.images;
-  if (norm.pool.any() && pass == BatchNormPass::gradient_sums)
+  if (reads_windows(norm) && pass == BatchNormPass::gradient_sums)
     return pieces(norm.images * norm.pool.height, lines_of_piece(norm));
   return pieces(pixels(norm), pixels_of_piece(norm));
 }

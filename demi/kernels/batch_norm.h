@@ -9,13 +9,17 @@
 namespace demi::kernels {
 
 /// Windows of a max pooling over height and width, without dilation. A window has at most 255
-/// places, counted row by row. size {1, 1}: no pooling.
+/// places, counted row by row; with channels before height and width sizes and strides are
+/// kLongestWindow at most. size {1, 1}: no pooling.
 struct PoolWindows {
   std::int64_t size[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0};
   std::int64_t height = 0, width = 0;  // of the result
 
   DEMI_HOST_DEVICE bool any() const { return size[0] * size[1] > 1; }
 };
+
+/// The largest size and stride of PoolWindows with channels before height and width.
+inline constexpr std::int64_t kLongestWindow = 8;
 
 /// `BatchNorm::chosen` of a window whose result ReLU has set to 0: none of its places has a
 /// gradient.
@@ -33,7 +37,8 @@ inline constexpr std::uint8_t kNoPlace = 255;
 ///
 /// Arithmetic is FP32. Arrays are dense, in the layout that channels_last says; all that are not
 /// float or bytes are of `storage`. Among equals a window chooses its first place, and of several
-/// NaN the last, as torch.max_pool2d does. Pooling wants channels_last, and no `add`.
+/// NaN the last, as torch.max_pool2d does. Behind `add` a pooling's g is rounded to `storage`,
+/// since it is the gradient of what was added, too.
 struct BatchNorm {
   Storage storage;
   bool channels_last;  // (N, H, W, C), otherwise (N, C, H, W)

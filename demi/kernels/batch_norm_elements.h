@@ -21,14 +21,43 @@ DEMI_HOST_DEVICE Channel<V> channel_of(const BatchNorm& norm, std::int64_t c) {
   return {V(norm.mean[c]), V(norm.scale[c]), V(norm.shift[c])};
 }
 
+/// v of input element i.
+template <Storage storage, class V, class... Some>
+DEMI_HOST_DEVICE V value_at(const BatchNorm& norm, const Channel<V>& channel, std::int64_t i,
+                            Some... some) {
+  const V as(0.0f);
+  const V v = channel.normalised(get<storage>(as, norm.input, i, some...));
+  return norm.add ? v + get<storage>(as, norm.add, i, some...) : v;
+}
+
 /// Output element i without pooling.
 template <Storage storage, class V, class... Some>
 DEMI_HOST_DEVICE V output_at(const BatchNorm& norm, const Channel<V>& channel, std::int64_t i,
                              Some... some) {
-  const V as(0.0f);
-  V v = channel.normalised(get<storage>(as, norm.input, i, some...));
-  if (norm.add) v = v + get<storage>(as, norm.add, i, some...);
+  const V v = value_at<storage>(norm, channel, i, some...);
   return norm.relu ? rectified(v) : v;
+}
+
+/// Writes output element i of a window.
+template <Storage storage, class V, class... Some>
+DEMI_HOST_DEVICE void put_greatest(const BatchNorm& norm, const Greatest<V>& greatest,
+                                   std::int64_t i, Some... some) {
+  const V y = norm.relu ? rectified(greatest.value) : greatest.value;
+  put<storage>(norm.output, i, y, some...);
+  if (!norm.chosen) return;
+  const V none(kNoPlace);
+  put_byte(norm.chosen, i,
+           norm.relu ? select_not_above(y, V(0.0f), none, greatest.place) : greatest.place,
+           some...);
+}
+
+/// The same arrays where gradient_sums is to sum up what it has written to add_gradient.
+DEMI_HOST_DEVICE BatchNorm over_add_gradient(BatchNorm norm) {
+  norm.output_gradient = norm.add_gradient;
+  norm.add_gradient = nullptr;
+  norm.relu = false;
+  norm.pool = {};
+  return norm;
 }
 
 /// Element i of g without pooling, where x is the input's.

@@ -5,23 +5,20 @@
 #include "demi/kernels/batch_norm.h"
 #include "demi/kernels/batch_norm_elements.h"
 #include "demi/kernels/batch_norm_pixels.h"
+#include "demi/kernels/batch_norm_pooled_planes.h"
 #include "demi/kernels/wide_loops.h"
 
 // The passes of batch_norm.h, written once for float and for the vectors of an instruction set
-// (wide_loops.h). The including file defines, besides, get_byte and put_byte: as get_float and
-// put_float, of whole numbers below 256.
+// (wide_loops.h). The including file defines, besides:
+//
+//   get_byte, put_byte                          as get_float and put_float, of whole numbers below
+//   256 get_every(Wide, array, i, stride)           floats i, i + stride and so on, a whole vector
+//   of
+//                                               them; that of stride 2 reads one more
 namespace demi::kernels {
 namespace {
 
 // ---- Planes: channels before height and width. Sums are those of sum_terms(). ----
-
-struct Plane {
-  std::int64_t image, channel, begin, pixels;
-};
-inline Plane plane_of(const BatchNorm& norm, std::int64_t piece) {
-  const std::int64_t n = norm.height * norm.width;
-  return {piece / norm.channels, piece % norm.channels, piece * n, n};
-}
 
 template <class Wide, Storage storage>
 void statistics_of_plane(BatchNorm norm, std::int64_t piece) {
@@ -69,6 +66,12 @@ void gradient_sums_of_plane(BatchNorm norm, std::int64_t piece) {
 }
 
 template <class Wide, Storage storage>
+void pooled_gradient_sums_behind_sum(BatchNorm norm, std::int64_t piece) {
+  pooled_add_gradient_of_plane<Wide, storage>(norm, piece);
+  gradient_sums_of_plane<Wide, storage>(over_add_gradient(norm), piece);
+}
+
+template <class Wide, Storage storage>
 void backward_of_plane(BatchNorm norm, std::int64_t piece) {
   const Plane plane = plane_of(norm, piece);
   each<Wide>(plane.pixels, [&](auto as, std::int64_t at, auto... some) {
@@ -93,28 +96,45 @@ void all_channels(BatchNorm norm, std::int64_t piece) {
 }
 
 template <class Wide, Storage storage>
-Piece piece_of(const BatchNorm& norm, BatchNormPass pass) {
-  if (norm.channels_last && norm.pool.any()) {
-    if (pass == BatchNormPass::forward) return all_channels<pooled_forward_of_line<Wide, storage>>;
-    if (pass == BatchNormPass::gradient_sums)
-      return all_channels<pooled_gradient_sums<Wide, storage>>;
-    if (pass == BatchNormPass::backward)
-      return all_channels<pooled_backward_of_line<Wide, storage>>;
-  }
+Piece piece_of_pixels(const BatchNorm& norm, BatchNormPass pass) {
+  const bool pools = norm.pool.any();
   switch (pass) {
     case BatchNormPass::statistics:
-      return norm.channels_last ? all_channels<statistics_of_pixels<Wide, storage>>
-                                : statistics_of_plane<Wide, storage>;
+      return all_channels<statistics_of_pixels<Wide, storage>>;
     case BatchNormPass::forward:
-      return norm.channels_last ? all_channels<forward_of_pixels<Wide, storage>>
-                                : forward_of_plane<Wide, storage>;
+      return pools ? all_channels<pooled_forward_of_line<Wide, storage>>
+                   : all_channels<forward_of_pixels<Wide, storage>>;
     case BatchNormPass::gradient_sums:
-      return norm.channels_last ? all_channels<gradient_sums_of_pixels<Wide, storage>>
-                                : gradient_sums_of_plane<Wide, storage>;
+      return pools ? all_channels<pooled_gradient_sums<Wide, storage>>
+                   : all_channels<gradient_sums_of_pixels<Wide, storage>>;
     default:
-      return norm.channels_last ? all_channels<backward_of_pixels<Wide, storage>>
-                                : backward_of_plane<Wide, storage>;
+      return reads_windows(norm) ? all_channels<pooled_backward_of_line<Wide, storage>>
+                                 : all_channels<backward_of_pixels<Wide, storage>>;
   }
+}
+
+template <class Wide, Storage storage>
+Piece piece_of_planes(const BatchNorm& norm, BatchNormPass pass) {
+  const bool pools = norm.pool.any();
+  switch (pass) {
+    case BatchNormPass::statistics:
+      return statistics_of_plane<Wide, storage>;
+    case BatchNormPass::forward:
+      return pools ? pooled_forward_of_plane<Wide, storage> : forward_of_plane<Wide, storage>;
+    case BatchNormPass::gradient_sums:
+      if (!pools) return gradient_sums_of_plane<Wide, storage>;
+      return norm.add_gradient ? pooled_gradient_sums_behind_sum<Wide, storage>
+                               : pooled_gradient_sums_of_plane<Wide, storage>;
+    default:
+      return reads_windows(norm) ? pooled_backward_of_plane<Wide, storage>
+                                 : backward_of_plane<Wide, storage>;
+  }
+}
+
+template <class Wide, Storage storage>
+Piece piece_of(const BatchNorm& norm, BatchNormPass pass) {
+  return norm.channels_last ? piece_of_pixels<Wide, storage>(norm, pass)
+                            : piece_of_planes<Wide, storage>(norm, pass);
 }
 
 template <class Wide>

@@ -28,6 +28,12 @@ DEMI_HOST_DEVICE std::int64_t pixels_of_piece(const BatchNorm& norm) {
   return lesser(512, greater(64, 32768 / norm.channels));
 }
 
+/// Whether gradient_sums and backward look up the windows of the pooling. Behind a sum the first
+/// one writes the gradients that they give, and backward reads these.
+DEMI_HOST_DEVICE bool reads_windows(const BatchNorm& norm) {
+  return norm.pool.any() && !norm.add_gradient;
+}
+
 /// Lines of the pooled result in a piece of gradient_sums.
 DEMI_HOST_DEVICE std::int64_t lines_of_piece(const BatchNorm& norm) {
   return greater(1, pixels_of_piece(norm) / norm.pool.width);

@@ -199,23 +199,56 @@ DEMI_HOST_DEVICE void pooled_forward_of_line(BatchNorm norm, std::int64_t piece,
       const auto channel = channels_at(norm, as, c, some...);
       Greatest<V> greatest{V(-__builtin_inff()), V(first)};
       each_place(norm, image, rows, columns, [&](float place, std::int64_t pixel) {
-        const V x = get<storage>(as, norm.input, pixel * width + c, some...);
-        greatest.meet(rounded<storage>(channel.normalised(x)), place);
+        const V v = value_at<storage>(norm, channel, pixel * width + c, some...);
+        greatest.meet(rounded<storage>(v), place);
       });
-      const std::int64_t i = (piece * pool.width + w) * width + c;
-      const V y = norm.relu ? rectified(greatest.value) : greatest.value;
-      put<storage>(norm.output, i, y, some...);
-      if (!norm.chosen) return;
-      const V none(kNoPlace);
-      put_byte(norm.chosen, i,
-               norm.relu ? select_not_above(y, V(0.0f), none, greatest.place) : greatest.place,
-               some...);
+      put_greatest<storage>(norm, greatest, (piece * pool.width + w) * width + c, some...);
+    });
+  }
+}
+
+/// The gradient that windows of a place of the input give it: those of `rows` and `columns`, which
+/// hold (h, w) of an image.
+template <Storage storage, class V, class... Some>
+DEMI_HOST_DEVICE V gradient_of_windows(const BatchNorm& norm, std::int64_t image, std::int64_t h,
+                                       std::int64_t w, const Windows& rows, const Windows& columns,
+                                       V as, std::int64_t c, Some... some) {
+  const PoolWindows& pool = norm.pool;
+  V g(0.0f);
+  for (std::int64_t a = rows.begin; a < rows.end; ++a)
+    for (std::int64_t b = columns.begin; b < columns.end; ++b) {
+      const std::int64_t r = h + pool.padding[0] - a * pool.stride[0];
+      const std::int64_t k = w + pool.padding[1] - b * pool.stride[1];
+      const std::int64_t i = ((image * pool.height + a) * pool.width + b) * norm.channels + c;
+      g = g + select_equal(get_byte(as, norm.chosen, i, some...),
+                           V(static_cast<float>(r * pool.size[1] + k)),
+                           get<storage>(as, norm.output_gradient, i, some...), V(0.0f));
+    }
+  return g;
+}
+
+/// Writes g for the pixels of a piece.
+template <class Wide, Storage storage>
+DEMI_HOST_DEVICE void pooled_add_gradient(const BatchNorm& norm, std::int64_t piece, Channels of) {
+  const Pixels range = pixels_of(norm, piece);
+  for (std::int64_t pixel = range.begin; pixel < range.end; ++pixel) {
+    const std::int64_t line = pixel / norm.width, w = pixel % norm.width;
+    const std::int64_t image = line / norm.height, h = line % norm.height;
+    const Windows rows = windows_of(norm.pool, 0, h), columns = windows_of(norm.pool, 1, w);
+    each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
+      put<storage>(norm.add_gradient, pixel * norm.channels + c,
+                   gradient_of_windows<storage>(norm, image, h, w, rows, columns, as, c, some...),
+                   some...);
     });
   }
 }
 
 template <class Wide, Storage storage>
 DEMI_HOST_DEVICE void pooled_gradient_sums(BatchNorm norm, std::int64_t piece, Channels of) {
+  if (norm.add_gradient) {
+    pooled_add_gradient<Wide, storage>(norm, piece, of);
+    return gradient_sums_of_pixels<Wide, storage>(over_add_gradient(norm), piece, of);
+  }
   const PoolWindows& pool = norm.pool;
   const std::int64_t width = norm.channels, lines = norm.images * pool.height;
   float* const sum = norm.sums + piece * 2 * width;
@@ -248,26 +281,15 @@ DEMI_HOST_DEVICE void pooled_gradient_sums(BatchNorm norm, std::int64_t piece, C
 
 template <class Wide, Storage storage>
 DEMI_HOST_DEVICE void pooled_backward_of_line(BatchNorm norm, std::int64_t piece, Channels of) {
-  const PoolWindows& pool = norm.pool;
-  const std::int64_t width = norm.channels, image = piece / norm.height, h = piece % norm.height;
-  const Windows rows = windows_of(pool, 0, h);
+  const std::int64_t image = piece / norm.height, h = piece % norm.height;
+  const Windows rows = windows_of(norm.pool, 0, h);
   for (std::int64_t w = 0; w < norm.width; ++w) {
-    const Windows columns = windows_of(pool, 1, w);
+    const Windows columns = windows_of(norm.pool, 1, w);
     each_channel<Wide>(of, [&](auto as, std::int64_t c, auto... some) {
-      using V = decltype(as);
-      V g(0.0f);
-      for (std::int64_t a = rows.begin; a < rows.end; ++a)
-        for (std::int64_t b = columns.begin; b < columns.end; ++b) {
-          const std::int64_t r = h + pool.padding[0] - a * pool.stride[0];
-          const std::int64_t k = w + pool.padding[1] - b * pool.stride[1];
-          const std::int64_t i = ((image * pool.height + a) * pool.width + b) * width + c;
-          g = g + select_equal(get_byte(as, norm.chosen, i, some...),
-                               V(static_cast<float>(r * pool.size[1] + k)),
-                               get<storage>(as, norm.output_gradient, i, some...), V(0.0f));
-        }
-      put_input_gradient<storage>(norm, channels_at(norm, as, c, some...),
-                                  corrections_at(norm, as, c, some...), g,
-                                  (piece * norm.width + w) * width + c, some...);
+      put_input_gradient<storage>(
+          norm, channels_at(norm, as, c, some...), corrections_at(norm, as, c, some...),
+          gradient_of_windows<storage>(norm, image, h, w, rows, columns, as, c, some...),
+          (piece * norm.width + w) * norm.channels + c, some...);
     });
   }
 }

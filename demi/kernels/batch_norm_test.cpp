@@ -19,6 +19,7 @@ using testing::kernels_here;
 using testing::kInfinity;
 using testing::kNaN;
 using testing::kShapes;
+using ::testing::Message;
 using testing::NormCase;
 using testing::NormShape;
 using testing::pool_of;
@@ -142,14 +143,20 @@ Chosen chosen_of(NormCase& of, NormCase& unpooled, std::int64_t n, std::int64_t 
 TEST(BatchNorm, PoolingIsThatOfTheUnpooledResult) {
   for (const NormShape& shape : pooled_shapes())
     for (const CpuKernels* kernels : kernels_here()) {
+      SCOPED_TRACE(Message() << shape.channels_last << shape.add << shape.relu << ' '
+                             << static_cast<int>(shape.storage) << ' ' << shape.pool.size[0] << ' '
+                             << shape.pool.stride[0] << ' ' << shape.width);
       NormShape plain = shape;
       plain.pool = {};
       plain.relu = false;
       NormCase one(shape), unpooled(plain);
+      const std::int64_t beside = shape.channels_last ? shape.channels : 1;
       for (std::int64_t i = 0; i < shape.input_size(); i += 13) {  // equals and NaN
-        const float x = i % 3 == 0 ? kNaN : one.x[std::max<std::int64_t>(0, i - shape.channels)];
-        one.x.set(i, x);
-        unpooled.x.set(i, x);
+        const std::int64_t other = std::max<std::int64_t>(0, i - beside);
+        for (NormCase* each : {&one, &unpooled}) {
+          each->add.set(i, each->add[other]);
+          each->x.set(i, i % 3 == 0 ? kNaN : each->x[other]);
+        }
       }
       one.run_all(*kernels);
       unpooled.run(*kernels, BatchNormPass::forward);
@@ -180,20 +187,26 @@ TEST(BatchNorm, PoolingIsThatOfTheUnpooledResult) {
         }
         each_pixel(shape, [&](auto n, auto h, auto w) {
           const std::int64_t i = one.at(n, c, h, w);
-          const double of = g[static_cast<std::size_t>(i)], d = double{one.x[i]} - one.mean[k];
+          double of = g[static_cast<std::size_t>(i)];
+          const double d = double{one.x[i]} - one.mean[k];
+          if (shape.add) {
+            ASSERT_NEAR(one.g[i], of, step_of(shape.storage) * std::abs(of) + 1e-6);
+            of = one.g[i];  // the others follow from the rounded one
+          }
           expected += of;
-          if (of != 0) expected_products += of * d;
+          if (of != 0 || shape.add) expected_products += of * d;
           const double dx = (of - one.mean_gradient[k] - d * one.slope[k]) * one.scale[k];
           if (std::isnan(dx))
             ASSERT_TRUE(std::isnan(one.dx[i]));
           else
             ASSERT_NEAR(one.dx[i], dx, step_of(shape.storage) * std::abs(dx) + 1e-6);
         });
-        EXPECT_NEAR(sum, expected, 2e-4);
+        const double count = static_cast<double>(shape.images * shape.height * shape.width);
+        EXPECT_NEAR(sum, expected, 2e-6 * count);
         if (std::isnan(expected_products))
           EXPECT_TRUE(std::isnan(products));
         else
-          EXPECT_NEAR(products, expected_products, 1e-3);
+          EXPECT_NEAR(products, expected_products, 8e-6 * count);
       }
     }
 }
@@ -210,6 +223,7 @@ TEST(BatchNorm, HasTheSameBitsOnEachPath) {
       EXPECT_EQ(one.statistics, expected.statistics);
       EXPECT_EQ(one.gradient_sums, expected.gradient_sums);
       EXPECT_TRUE(one.y == expected.y && one.g == expected.g && one.dx == expected.dx);
+      EXPECT_TRUE(one.y.is_whole() && one.g.is_whole() && one.dx.is_whole());
       EXPECT_EQ(one.chosen, expected.chosen);
     }
   }

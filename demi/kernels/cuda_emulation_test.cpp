@@ -57,9 +57,7 @@ TEST(CudaSource, GivesTheBitsOfTheReference) {
 }
 
 TEST(CudaSource, NormalisesBatchesWithTheBitsOfTheReference) {
-  std::vector<testing::NormShape> shapes = testing::pooled_shapes();
-  for (const testing::NormShape& shape : testing::kShapes)
-    if (shape.channels_last) shapes.push_back(shape);
+  std::vector<testing::NormShape> shapes = testing::channels_last_shapes();
   // More channels than a thread block has threads, and fewer that divide it.
   shapes.push_back({true, true, false, 2, 700, 9, 5, {}});
   shapes.push_back({true, true, true, 5, 64, 17, 16, {}, Storage::fp32});

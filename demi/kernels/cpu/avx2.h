@@ -55,6 +55,12 @@ inline Vector select_not_above(Vector x, Vector limit, Vector yes, Vector no) {
 inline Vector select_equal(Vector x, Vector y, Vector yes, Vector no) {
   return Vector(_mm256_blendv_ps(no.v, yes.v, _mm256_cmp_ps(x.v, y.v, _CMP_EQ_OQ)));
 }
+/// a0, a2, ... and then b0, b2, ...
+inline Vector even_elements(Vector a, Vector b) {
+  const __m256 of_halves = _mm256_shuffle_ps(a.v, b.v, 0x88);
+  return Vector(_mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(of_halves), 0xD8)));
+}
+
 inline Vector from_whole(__m256i words) { return Vector(_mm256_cvtepi32_ps(words)); }
 inline __m256i to_whole(Vector x) { return _mm256_cvtps_epi32(x.v); }
 inline Vector power_of_two(Vector shifted) {

@@ -57,6 +57,12 @@ inline Vector select_not_above(Vector x, Vector limit, Vector yes, Vector no) {
 inline Vector select_equal(Vector x, Vector y, Vector yes, Vector no) {
   return Vector(_mm512_mask_blend_ps(_mm512_cmp_ps_mask(x.v, y.v, _CMP_EQ_OQ), no.v, yes.v));
 }
+/// a0, a2, ... and then b0, b2, ...
+inline Vector even_elements(Vector a, Vector b) {
+  const __m512i even = _mm512_set_epi32(30, 28, 26, 24, 22, 20, 18, 16, 14, 12, 10, 8, 6, 4, 2, 0);
+  return Vector(_mm512_permutex2var_ps(a.v, even, b.v));
+}
+
 inline Vector from_whole(__m512i words) { return Vector(_mm512_cvtepi32_ps(words)); }
 inline __m512i to_whole(Vector x) { return _mm512_cvtps_epi32(x.v); }
 inline Vector power_of_two(Vector shifted) {

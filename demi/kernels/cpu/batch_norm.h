@@ -27,6 +27,14 @@ inline void put_byte(std::uint8_t* array, std::int64_t i, Vector x, int n) {
   std::memcpy(array + i, padded, static_cast<std::size_t>(n));
 }
 
+inline Vector get_every(Vector, const float* array, std::int64_t i, std::int64_t stride) {
+  if (stride == 1) return load(array + i);
+  if (stride == 2) return even_elements(load(array + i), load(array + i + Vector::width));
+  float apart[Vector::width];
+  for (std::int64_t k = 0; k < Vector::width; ++k) apart[k] = array[i + k * stride];
+  return load(apart);
+}
+
 }  // namespace
 }  // namespace demi::kernels
 

@@ -72,7 +72,7 @@ struct BatchNormThreads {
 
  private:
   static DEMI_HOST_DEVICE void channel(const BatchNorm& norm, std::int64_t piece, Channels of) {
-    const bool pools = norm.pool.any();
+    [[maybe_unused]] const bool pools = norm.pool.any();
     if constexpr (pass == BatchNormPass::statistics) {
       statistics_of_pixels<float, storage>(norm, piece, of);
     } else if constexpr (pass == BatchNormPass::forward) {
@@ -82,8 +82,8 @@ struct BatchNormThreads {
       pools ? pooled_gradient_sums<float, storage>(norm, piece, of)
             : gradient_sums_of_pixels<float, storage>(norm, piece, of);
     } else {
-      pools ? pooled_backward_of_line<float, storage>(norm, piece, of)
-            : backward_of_pixels<float, storage>(norm, piece, of);
+      reads_windows(norm) ? pooled_backward_of_line<float, storage>(norm, piece, of)
+                          : backward_of_pixels<float, storage>(norm, piece, of);
     }
   }
 };

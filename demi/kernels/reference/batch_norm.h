@@ -12,6 +12,8 @@ inline void put_byte(std::uint8_t* array, std::int64_t i, float x) {
   array[i] = static_cast<std::uint8_t>(x);
 }
 
+inline float get_every(float, const float* array, std::int64_t i, std::int64_t) { return array[i]; }
+
 }  // namespace
 }  // namespace demi::kernels
 

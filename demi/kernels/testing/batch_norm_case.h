@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <random>
 #include <vector>
 
@@ -151,14 +152,32 @@ inline const NormShape kShapes[] = {
 
 inline std::vector<NormShape> pooled_shapes() {
   std::vector<NormShape> all;
-  for (const Storage storage : {Storage::bf16, Storage::fp16, Storage::fp32})
-    for (const bool relu : {true, false})
-      for (const auto& [size, stride, padding] :
-           {std::array{2, 2, 0}, std::array{3, 2, 1}, std::array{3, 1, 1}, std::array{2, 3, 0}}) {
-        NormShape shape{true, relu, false, 2, 19, 9, 7, {}, storage};
-        shape.pool = pool_of(shape, size, stride, padding);
-        all.push_back(shape);
-      }
+  const auto put = [&](NormShape shape, std::int64_t size, std::int64_t stride,
+                       std::int64_t padding) {
+    shape.pool = pool_of(shape, size, stride, padding);
+    all.push_back(shape);
+  };
+  for (const bool channels_last : {true, false})
+    for (const bool add : {false, true})
+      for (const Storage storage : {Storage::bf16, Storage::fp16, Storage::fp32})
+        for (const bool relu : {true, false})
+          for (const auto& [size, stride, padding] :
+               {std::array{2, 2, 0}, std::array{3, 2, 1}, std::array{3, 1, 1}, std::array{2, 3, 0}})
+            put({channels_last, relu, add, 2, 19, 9, 7, {}, storage}, size, stride, padding);
+  // Lines longer than are computed at a time, with windows across the seam.
+  for (const bool add : {false, true}) {
+    put({false, true, add, 1, 2, 5, 2051, {}}, 3, 1, 1);
+    put({false, false, add, 1, 2, 9, 1100, {}, Storage::fp32}, 8, 8, 4);
+    put({false, true, add, 2, 1, 40, 38, {}, Storage::fp16}, 2, 2, 0);
+  }
+  return all;
+}
+
+/// All shapes that a device's kernels take.
+inline std::vector<NormShape> channels_last_shapes() {
+  std::vector<NormShape> all = pooled_shapes();
+  all.insert(all.end(), std::begin(kShapes), std::end(kShapes));
+  std::erase_if(all, [](const NormShape& shape) { return !shape.channels_last; });
   return all;
 }
 

@@ -44,11 +44,8 @@ inline void run_on_device(const CudaKernels& kernels, NormCase& of, BatchNormPas
 
 /// Whether each pass has the reference's bits, with channels last.
 inline bool batch_norm_agrees(const CudaKernels& kernels) {
-  std::vector<NormShape> shapes = pooled_shapes();
-  for (const NormShape& shape : kShapes)
-    if (shape.channels_last) shapes.push_back(shape);
   bool same = true;
-  for (const NormShape& shape : shapes) {
+  for (const NormShape& shape : channels_last_shapes()) {
     NormCase expected(shape), seen(shape);
     expected.run_all(*cpu_kernels(Path::reference));
     for (const auto pass : NormCase::kPasses) run_on_device(kernels, seen, pass);
