@@ -6,22 +6,15 @@
 // kept, as the program keeps it.
 #include <torch/torch.h>
 
-#include <algorithm>
-#include <chrono>
 #include <cstdint>
-#include <cstdio>
-#include <cstdlib>
 #include <functional>
-#include <limits>
 #include <string>
 
-#include "demi/backends/backends.h"
+#include "benchmarks/beside_libtorch.h"
 #include "demi/batch_norm/batch_norm.h"
-#include "demi/core/instruction_set.h"
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Function = std::function<at::Tensor()>;
 
 /// A layer of a network that the recipes train.
@@ -38,7 +31,8 @@ const Case kCases[] = {{"fashion-cnn, layer 1", 256, 32, 28, false, {}},
                        {"fashion-cnn, layer 5", 256, 128, 7, false, {}},
                        {"ResNet-50 (CIFAR), stage 1", 32, 256, 32, true, {}},
                        {"ResNet-50 (CIFAR), stage 4", 32, 2048, 4, true, {}},
-                       {"ResNet-50, stem", 32, 64, 112, false, kStem}};
+                       {"ResNet-50, stem", 32, 64, 112, false, kStem},
+                       {"a residual block, pooled", 64, 128, 32, true, kTwoByTwo}};
 
 struct Work {
   at::Tensor x, add, gradient, weight, bias, mean, variance;
@@ -73,16 +67,13 @@ struct Work {
     return pool == demi::MaxPooling{} ? y : at::max_pool2d(y, pool.size, pool.stride, pool.padding);
   }
   void run(const Function& f) const {
-    for (const at::Tensor* leaf : {&x, &add, &weight, &bias})
-      if (leaf->defined()) leaf->mutable_grad().reset();
+    beside_libtorch::clear_gradients({&x, &add, &weight, &bias});
     f().backward(gradient);
   }
   bool agrees() const {
     // A value beside 0 that one of them rounds to 0 has no gradient there.
     const double bound = x.scalar_type() == at::kFloat ? 2e-3 : 6e-2;
-    const auto apart = [](const at::Tensor& a, const at::Tensor& b) {
-      return ((a - b).to(at::kFloat).norm() / b.to(at::kFloat).norm()).item<double>();
-    };
+    using beside_libtorch::apart;
     run([&] { return libtorchs(); });
     const at::Tensor expected = x.grad().clone();
     run([&] { return demis(); });
@@ -90,45 +81,24 @@ struct Work {
   }
 };
 
-double milliseconds(const Work& work, const Function& f) {
-  const auto start = Clock::now();
-  work.run(f);
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
-
 bool measure(const Case& of, at::ScalarType dtype, at::MemoryFormat format, int rounds) {
   torch::manual_seed(0);
-  const Work work(of, dtype, format);
-  if (!work.agrees()) {
-    std::printf("%s, %s differs from LibTorch's: not timed\n", of.of, c10::toString(dtype));
-    return false;
-  }
-  double least = std::numeric_limits<double>::infinity(), least_of_libtorch = least;
-  for (int i = 0; i < rounds; ++i) {
-    least_of_libtorch =
-        std::min(least_of_libtorch, milliseconds(work, [&] { return work.libtorchs(); }));
-    least = std::min(least, milliseconds(work, [&] { return work.demis(); }));
-  }
-  std::printf("%-27s %-13s %-9s LibTorch %7.2f  demi %7.2f  %.2f x\n", of.of,
-              format == at::MemoryFormat::ChannelsLast ? "channels_last" : "contiguous",
-              c10::toString(dtype), least_of_libtorch, least, least_of_libtorch / least);
-  return true;
+  const std::string name = c10::str(
+      of.of, format == at::MemoryFormat::ChannelsLast ? ", channels_last, " : ", contiguous, ",
+      c10::toString(dtype));
+  return beside_libtorch::measure(name.c_str(), Work(of, dtype, format), rounds);
+}
+
+bool measure_all(int rounds) {
+  bool all = true;
+  for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::Contiguous})
+    for (const auto dtype : {at::kFloat, at::kBFloat16})
+      for (const Case& of : kCases) all = measure(of, dtype, format, rounds) && all;
+  return all;
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  const int rounds = argc > 1 ? std::atoi(argv[1]) : 15;
-  if (rounds < 1) {
-    std::fprintf(stderr, "batch_norm_bench [ROUNDS], 1 or more\n");
-    return 2;
-  }
-  demi::keep_memory();
-  std::printf("%d threads, %s; ms of forward and backward, the least of %d\n",
-              at::get_num_threads(), demi::processor_name().c_str(), rounds);
-  bool all = true;
-  for (const auto format : {at::MemoryFormat::ChannelsLast, at::MemoryFormat::Contiguous})
-    for (const auto dtype : {at::kFloat, at::kBFloat16})
-      for (const Case& of : kCases) all = measure(of, dtype, format, rounds) && all;
-  return all ? 0 : 1;
+  return beside_libtorch::run(argc, argv, "batch_norm_bench", measure_all);
 }
