@@ -105,9 +105,10 @@ step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_ca
 step "configure" "${configure[@]}"
 step "build" cmake --build "$build" -j "$jobs"
 step "tests" gpu_tests
-# Of batch norm's kernels, too, which no operator calls until this says "batch norm: same bits".
+# Of batch norm's kernels, too. Operators call them only where DEMI_BATCH_NORM=cuda asks, until this says "batch norm: same bits".
 sanitized "memcheck racecheck synccheck initcheck" "the step's kernels" "$build/demi_cuda_check"
 sanitized "memcheck racecheck" "cross entropy" "$build/lib/nn/demi_nn_test" --gtest_filter='GpuLinearCrossEntropy.*'
+sanitized "memcheck racecheck" "batch norm" "$build/lib/batch_norm/demi_batch_norm_test" --gtest_filter='GpuBatchNorm.*'
 step "machine code" scripts/check_sass.sh "$build/libdemi_cuda.so"
 step "kernels against a copy" "$build/demi_cuda_check" --bench
 peer=${PEER:-$(benchmarks/peers/make_env.sh --if-ready || echo PEER)}
@@ -122,6 +123,9 @@ done
 for recipe in mlp synthetic-resnet50; do
   bench "recipe $recipe" recipe "$recipe" --device cuda --json
 done
+
+# Beside the last one: what decides whether batch norm's kernels become the default.
+step "batch norm by demi's kernels" env DEMI_BATCH_NORM=cuda "$build/demi" bench recipe synthetic-resnet50 --device cuda --json
 
 [ -z "$dry" ] || exit 0
 echo "results in $out, $failures failed"

@@ -53,10 +53,11 @@ at::Tensor compute(const at::Tensor& input, const Optional& weight, const Option
     call.options.pool = {{pool[0], pool[1]}, {pool[2], pool[3]}, {pool[4], pool[5]}};
   }
   check(call);
-  if (!batch_norm::is_for_kernels(call)) return composed(call);
-  if (!call.pools() || pools_by_kernels(call)) return fused(call);
+  const batch_norm::Engine engine = engine_for(call);
+  if (!engine) return composed(call);
+  if (!call.pools() || pools_by_kernels(call)) return fused(call, engine);
   const MaxPooling windows = std::exchange(call.options.pool, {});
-  return at::max_pool2d(fused(call), windows.size, windows.stride, windows.padding);
+  return at::max_pool2d(fused(call, engine), windows.size, windows.stride, windows.padding);
 }
 
 TORCH_LIBRARY_FRAGMENT(demi, library) {

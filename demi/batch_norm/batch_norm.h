@@ -40,6 +40,9 @@ struct BatchNormRelu {
 /// once, so that neither the number of threads nor the instruction set changes a bit. Inf and NaN
 /// pass as through LibTorch's operators.
 ///
+/// On a GPU the same kernels run where the environment's DEMI_BATCH_NORM=cuda asks for them, for
+/// channels_last alone: no GPU has run them yet.
+///
 /// LibTorch's operators run instead on other devices, for FP64, other layouts and dtypes, layers
 /// that are synchronised (distributed::synchronise_batch_norm), parts and regions whose policy
 /// names batch_norm, add, relu or max_pool2d, gradients of gradients, contiguous planes below 64

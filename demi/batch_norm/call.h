@@ -3,6 +3,8 @@
 #include <ATen/core/Tensor.h>
 
 #include "demi/batch_norm/batch_norm.h"
+#include "demi/batch_norm/engine.h"
+#include "demi/core/export.h"
 
 namespace demi::batch_norm {
 
@@ -22,12 +24,15 @@ bool has_rules(const Call& call);
 
 /// Whether the kernels take the tensor's channels as the last dimension.
 bool is_channels_last(const at::Tensor& x);
-/// Whether fused() may compute the call, but for its pooling.
-bool is_for_kernels(const Call& call);
+/// What computes the call, but for its pooling.
+Engine engine_for(const Call& call);
 /// Whether the pooling belongs to it.
 bool pools_by_kernels(const Call& call);
+/// Whether the environment's DEMI_BATCH_NORM, read at each call, wants CUDA's kernels. Throws
+/// UsageError for a value that is not known.
+bool wants_cuda_kernels();
 
-/// The call by demi's kernels.
-at::Tensor fused(const Call& call);
+/// The call by kernels.
+DEMI_API at::Tensor fused(const Call& call, const Engine& engine);
 
 }  // namespace demi::batch_norm

@@ -1,7 +1,5 @@
 #include "demi/batch_norm/channels.h"
 
-#include <ATen/ops/empty.h>
-
 #include <cstddef>
 #include <cstdint>
 
@@ -35,29 +33,9 @@ kernels::BatchNorm described(const at::Tensor& x, bool relu, const MaxPooling& p
   return norm;
 }
 
-at::Tensor floats(std::initializer_list<std::int64_t> shape) {
-  return at::empty(shape, at::TensorOptions(at::kFloat));
-}
-
-at::Tensor channels_of(const at::Tensor& statistics, const at::Tensor& weight,
-                       const at::Tensor& bias) {
-  const std::int64_t channels = statistics.size(1);
-  const at::Tensor all = floats({3, channels});
-  const auto* const mean = statistics.const_data_ptr<float>();
-  const auto* const factor = weight.defined() ? weight.const_data_ptr<float>() : nullptr;
-  const auto* const term = bias.defined() ? bias.const_data_ptr<float>() : nullptr;
-  auto* const to = all.mutable_data_ptr<float>();
-  for (std::int64_t c = 0; c < channels; ++c) {
-    to[c] = mean[c];
-    to[channels + c] = mean[channels + c] * (factor ? factor[c] : 1.0f);
-    to[2 * channels + c] = term ? term[c] : 0.0f;
-  }
-  return all;
-}
-
 void point_to(kernels::BatchNorm& norm, const at::Tensor& channels) {
   norm.mean = channels.const_data_ptr<float>();
-  norm.scale = norm.mean + norm.channels;
+  norm.scale = norm.mean + 2 * norm.channels;
   norm.shift = norm.scale + norm.channels;
 }
 

@@ -2,8 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <initializer_list>
-
 #include "demi/batch_norm/batch_norm.h"
 #include "demi/kernels/batch_norm.h"
 
@@ -16,14 +14,7 @@ at::MemoryFormat format_of(const at::Tensor& input);
 /// Shapes and the input, as the kernels read them.
 kernels::BatchNorm described(const at::Tensor& input, bool relu, const MaxPooling& pool);
 
-/// New FP32 memory.
-at::Tensor floats(std::initializer_list<std::int64_t> shape);
-
-/// mean, scale and shift, (3, C), of mean and 1 / deviation, (2, C).
-at::Tensor channels_of(const at::Tensor& statistics, const at::Tensor& weight,
-                       const at::Tensor& bias);
-
-/// Gives the kernels what channels_of() has made.
+/// Gives the kernels mean, scale and shift of ChannelStatistics::channels, (4, C).
 void point_to(kernels::BatchNorm& norm, const at::Tensor& channels);
 
 }  // namespace demi::batch_norm

@@ -1,17 +1,25 @@
 #include <ATen/core/Tensor.h>
+#include <c10/core/DeviceGuard.h>
 
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
+#include <string>
+#include <string_view>
 
 #include "demi/autocast/op_table.h"
 #include "demi/autocast/parts.h"
 #include "demi/autocast/region_rules.h"
 #include "demi/batch_norm/call.h"
+#include "demi/batch_norm/engine.h"
 #include "demi/batch_norm/synchronised_layers.h"
+#include "demi/core/error.h"
 #include "demi/core/local_pass.h"
 #include "demi/kernels/batch_norm.h"
 #include "demi/kernels/cpu_kernels.h"
+#include "demi/kernels/cuda_kernels.h"
+#include "demi/kernels/path.h"
 #include "demi/products/through_fp32.h"
 #include "demi/tensor/dtype.h"
 
@@ -21,11 +29,12 @@ namespace {
 // Of smaller planes LibTorch's kernel is as fast.
 constexpr std::int64_t kSmallestPlane = 64;
 
-/// (C) FP32 without gaps on a CPU, or undefined.
+/// (C) FP32 without gaps on the input's device, or undefined.
 bool is_ordinary_of(const at::Tensor& channels, const at::Tensor& input) {
   return !channels.defined() ||
          (channels.scalar_type() == at::kFloat && channels.is_contiguous() &&
-          channels.numel() == input.size(1) && products::is_ordinary({&channels}));
+          channels.numel() == input.size(1) && channels.device() == input.device() &&
+          products::is_ordinary({&channels}, input.device().type()));
 }
 
 }  // namespace
@@ -44,23 +53,46 @@ bool has_rules(const Call& call) {
   return region_has_rule(call.input.device().type(), ops);
 }
 
-bool is_for_kernels(const Call& call) {
+bool wants_cuda_kernels() {
+  const char* const given = std::getenv("DEMI_BATCH_NORM");
+  const std::string_view word = given ? given : "";
+  if (word.empty() || word == "cuda") return !word.empty();
+  refuse({.where = "batch_norm.batch_norm_relu",
+          .what = "DEMI_BATCH_NORM has a value that is not known",
+          .seen = std::string(word),
+          .accepted = "cuda"});
+}
+
+namespace {
+
+/// Of the input alone.
+Engine engine_of(const at::Tensor& x) {
+  if (x.is_cpu()) return {.cpu = kernels::cpu_kernels()};
+  if (!x.is_cuda() || !is_channels_last(x) || !wants_cuda_kernels()) return {};
+  const c10::DeviceGuard guard(x.device());  // not a context on the machine's first GPU
+  const bool ours = kernels::path_for(kernels::Device::cuda) == kernels::Path::cuda;
+  return {.device = ours ? kernels::cuda_kernels() : nullptr};
+}
+
+}  // namespace
+
+Engine engine_for(const Call& call) {
   const BatchNormRelu& o = call.options;
   const at::Tensor& x = call.input;
   const auto dtype = x.scalar_type();
   if (x.dim() != 4 || !(dtype == at::kFloat || tensor::is_16_bit(dtype)) ||
-      !products::is_ordinary({&x, &o.add}) || !kernels::cpu_kernels())
-    return false;
-  if (o.add.defined() && o.add.sizes() != x.sizes()) return false;
+      !products::is_ordinary({&x, &o.add}, x.device().type()))
+    return {};
+  if (o.add.defined() && o.add.sizes() != x.sizes()) return {};
   if (!is_channels_last(x) &&
       !(x.is_contiguous() && (x.size(1) == 1 || x.size(2) * x.size(3) >= kSmallestPlane)))
-    return false;
+    return {};
   for (const at::Tensor* one : {&call.weight, &call.bias, &call.running_mean, &call.running_var})
-    if (!is_ordinary_of(*one, x)) return false;
-  if (call.running_mean.defined() != call.running_var.defined()) return false;
+    if (!is_ordinary_of(*one, x)) return {};
+  if (call.running_mean.defined() != call.running_var.defined()) return {};
   const bool is_synchronised = o.training && call.running_mean.defined() && !is_local_pass() &&
                                group_of(call.running_mean) != nullptr;
-  return !is_synchronised && !has_rules(call);
+  return is_synchronised || has_rules(call) ? Engine{} : engine_of(x);
 }
 
 bool pools_by_kernels(const Call& call) {

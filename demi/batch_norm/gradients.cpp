@@ -7,23 +7,23 @@
 #include <cstdint>
 
 #include "demi/batch_norm/channels.h"
-#include "demi/batch_norm/statistics.h"
+#include "demi/batch_norm/engine.h"
 
 namespace demi::batch_norm {
 
 using kernels::BatchNormPass;
 using torch::autograd::variable_list;
 
-Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient) {
+Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient,
+                               const Engine& engine) {
   const at::Tensor& x = saved.input;
   kernels::BatchNorm norm = described(x, saved.relu, saved.pool);
   const auto format = format_of(x);
-  const at::Tensor channels = channels_of(saved.statistics, saved.weight, saved.bias);
   const at::Tensor above = gradient.contiguous(format);
   Gradients result;
   result.input = at::empty(x.sizes(), x.options(), format);
   if (saved.has_add) result.add = at::empty_like(result.input);
-  point_to(norm, channels);
+  point_to(norm, saved.channels);
   // Read alone; the struct's member is for both ways.
   norm.output = saved.output.defined() ? const_cast<void*>(saved.output.const_data_ptr()) : nullptr;
   norm.chosen = saved.chosen.defined()
@@ -33,28 +33,20 @@ Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient) {
   norm.add_gradient = result.add.defined() ? result.add.mutable_data_ptr() : nullptr;
   norm.input_gradient = result.input.mutable_data_ptr();
 
-  const GradientSums sums = gradient_sums_of(norm);
-  const auto* const inverse = saved.statistics.const_data_ptr<float>() + norm.channels;
-  const auto count = static_cast<double>(norm.images * norm.height * norm.width);
-  const at::Tensor corrections = floats({2, norm.channels});
+  const Passes passes(engine, x);
+  const at::Tensor corrections = passes.floats({2, norm.channels});
   auto* const mean = corrections.mutable_data_ptr<float>();
-  result.weight = floats({norm.channels});
-  result.bias = floats({norm.channels});
-  auto* const of_weight = result.weight.mutable_data_ptr<float>();
-  auto* const of_bias = result.bias.mutable_data_ptr<float>();
-  for (std::int64_t c = 0; c < norm.channels; ++c) {
-    const double gradients = sums.gradient[static_cast<std::size_t>(c)];
-    const double products = sums.product[static_cast<std::size_t>(c)];
-    mean[c] = static_cast<float>(gradients / count);
-    mean[norm.channels + c] = static_cast<float>(products / count * inverse[c] * inverse[c]);
-    of_weight[c] = static_cast<float>(products * inverse[c]);
-    of_bias[c] = static_cast<float>(gradients);
-  }
+  result.weight = passes.floats({norm.channels});
+  result.bias = passes.floats({norm.channels});
+  passes.gradients(norm, {.channels = saved.channels.const_data_ptr<float>(),
+                          .corrections = mean,
+                          .weight = result.weight.mutable_data_ptr<float>(),
+                          .bias = result.bias.mutable_data_ptr<float>()});
   if (saved.training) {
     norm.mean_gradient = mean;
     norm.slope = mean + norm.channels;
   }
-  run(norm, BatchNormPass::backward);
+  passes.run(norm, BatchNormPass::backward);
   return result;
 }
 
@@ -87,8 +79,8 @@ Gradients gradients_by_operators(const Saved& saved, const at::Tensor& gradient)
   const at::AutoGradMode differentiable(true);
   at::Tensor mean, variance;
   if (!saved.training) {
-    mean = saved.statistics[0];
-    variance = saved.statistics[1].pow(-2) - saved.eps;
+    mean = saved.channels[0];
+    variance = saved.channels[1].pow(-2) - saved.eps;
   }
   at::Tensor y = at::batch_norm(x, weight, bias, mean, variance, saved.training, 0, saved.eps,
                                 at::globalContext().userEnabledCuDNN());

@@ -12,15 +12,11 @@ std::int64_t pieces_of(const BatchNorm& norm, BatchNormPass pass) {
 }
 
 std::int64_t sum_rows(const BatchNorm& norm, BatchNormPass pass) {
-  if (!norm.channels_last) return norm.images;
-  if (reads_windows(norm) && pass == BatchNormPass::gradient_sums)
-    return pieces(norm.images * norm.pool.height, lines_of_piece(norm));
-  return pieces(pixels(norm), pixels_of_piece(norm));
+  return pass == BatchNormPass::gradient_sums ? gradient_rows(norm) : statistics_rows(norm);
 }
 
 std::int64_t pixels_of_row(const BatchNorm& norm, std::int64_t row) {
-  if (!norm.channels_last) return norm.height * norm.width;
-  return lesser(pixels_of_piece(norm), pixels(norm) - row * pixels_of_piece(norm));
+  return pixels_in_row(norm, row);
 }
 
 }  // namespace demi::kernels

@@ -65,6 +65,25 @@ struct BatchNorm {
   float* sums;
 };
 
+/// What the statistics are for. All are (C), FP32, if nothing else is said.
+struct ChannelStatistics {
+  double eps;           // added to the variance
+  double momentum;      // the batch's share in the running statistics
+  const float* weight;  // null: 1
+  const float* bias;    // null: 0
+  float* running_mean;  // null: none. With the batch's statistics both move
+  float* running_var;
+  float* channels;  // (4, C), written: mean, 1 / deviation, scale and shift
+};
+
+/// What the sums of gradients are for.
+struct ChannelGradients {
+  const float* channels;  // those of ChannelStatistics
+  float* corrections;     // (2, C), written: mean_gradient and slope
+  float* weight;          // (C), written: its gradient
+  float* bias;            // (C), written
+};
+
 /// A pass of the four.
 enum class BatchNormPass { statistics, forward, gradient_sums, backward };
 

@@ -1,10 +1,12 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <bit>
 #include <cmath>
 #include <vector>
 
 #include "demi/kernels/testing/batch_norm_case.h"
+#include "demi/kernels/testing/emulated_batch_norm.h"
 #include "demi/kernels/testing/emulation.h"
 #include "demi/kernels/testing/step_case.h"
 
@@ -67,6 +69,57 @@ TEST(CudaSource, NormalisesBatchesWithTheBitsOfTheReference) {
     for (const auto pass : testing::NormCase::kPasses)
       cuda::run_batch_norm(seen.described(pass), pass);
     EXPECT_TRUE(seen.wrote_as(expected)) << shape.channels << ' ' << shape.pool.any();
+  }
+}
+
+// Fewer rows of sums than lanes, and more; fewer channels than a thread block has, and more.
+TEST(CudaSource, JoinsSumsOfABatchAsInFp64) {
+  for (const auto& [images, channels, size] :
+       {std::array{1, 3, 5}, std::array{20, 17, 30}, std::array{9, 70, 33}}) {
+    const testing::NormShape shape{true, true, false, images,       channels,
+                                   size, size, {},    Storage::fp32};
+    testing::NormCase one(shape);
+    one.run_all(*cpu_kernels(Path::reference));
+    testing::ChannelCase of(channels), before = of;
+    BatchNorm norm = one.described();
+    norm.sums = one.statistics.data();
+    cuda::run_join<cuda::JoinStatistics>(norm, of.statistics());
+    norm.sums = one.gradient_sums.data();
+    cuda::run_join<cuda::JoinGradients>(norm, of.gradients());
+    const std::int64_t count = shape.input_size() / channels;
+    for (int k = 0; k < channels; ++k) {
+      const auto c = static_cast<std::size_t>(k), width = static_cast<std::size_t>(channels);
+      double mean = 0, squares = 0, gradient = 0, product = 0;
+      for (std::int64_t i = k; i < shape.input_size(); i += channels) mean += one.x[i];
+      mean /= static_cast<double>(count);
+      for (std::int64_t i = k; i < shape.input_size(); i += channels) {
+        squares += std::pow(one.x[i] - mean, 2);
+        const double g = one.y[i] > 0 ? one.dy[i] : 0.0;
+        gradient += g;
+        product += g * (one.x[i] - one.mean[c]);
+      }
+      const auto n = static_cast<double>(count);
+      const double inverse = 1 / std::sqrt(squares / n + 1e-5);
+      EXPECT_NEAR(of.channels[c], mean, 1e-6 * mean);
+      EXPECT_NEAR(of.channels[width + c], inverse, 1e-6 * inverse);
+      EXPECT_NEAR(of.channels[2 * width + c], inverse * of.weight[c], 1e-6);
+      EXPECT_EQ(of.channels[3 * width + c], of.bias[c]);
+      EXPECT_NEAR(of.running_mean[c], 0.9 * before.running_mean[c] + 0.1 * mean, 1e-6);
+      EXPECT_NEAR(of.running_var[c], 0.9 * before.running_var[c] + 0.1 * squares / (n - 1), 3e-6);
+      EXPECT_NEAR(of.of_bias[c], gradient, 1e-5 * std::sqrt(n));
+      EXPECT_NEAR(of.of_weight[c], product * inverse, 1e-5 * std::sqrt(n));
+      EXPECT_NEAR(of.corrections[c], gradient / n, 1e-5);
+      EXPECT_NEAR(of.corrections[width + c], product / n * inverse * inverse, 1e-5);
+    }
+    // Of the running statistics alone, which stay.
+    before = of;
+    norm.sums = nullptr;
+    cuda::run_join<cuda::JoinStatistics>(norm, of.statistics());
+    EXPECT_EQ(of.running_mean, before.running_mean);
+    EXPECT_EQ(of.running_var, before.running_var);
+    EXPECT_EQ(of.channels[0], of.running_mean[0]);
+    EXPECT_NEAR(of.channels[static_cast<std::size_t>(channels)],
+                1 / std::sqrt(of.running_var[0] + 1e-5), 1e-6);
   }
 }
 

@@ -32,9 +32,17 @@ struct CudaKernels {
   using RowsOfLogits = const char* (*)(const CrossEntropyRows& rows, void* stream);
 
   /// One launch: a pass over `pieces` (pieces_of()) of a batch normalisation with channels last.
-  /// No GPU has run it yet, and no operator calls it.
+  /// No GPU has run it, nor the two below: operators call them where DEMI_BATCH_NORM=cuda asks.
   using BatchNormPieces = const char* (*)(const BatchNorm& norm, BatchNormPass pass,
                                           std::int64_t pieces, void* stream);
+
+  /// One launch: joins the sums of the statistics pass in an order of its own (batch_norm_join.h),
+  /// and moves the running statistics; without sums the statistics are the running ones.
+  using BatchNormStatistics = const char* (*)(const BatchNorm& norm, const ChannelStatistics& to,
+                                              void* stream);
+  /// One launch: the same of gradient_sums.
+  using BatchNormGradients = const char* (*)(const BatchNorm& norm, const ChannelGradients& to,
+                                             void* stream);
 
   /// kStepLayout of the plugin's build. The first field, so that a plugin of any build has it here.
   std::uint64_t layout;
@@ -47,6 +55,8 @@ struct CudaKernels {
   UpdateScale update_scale;
   RowsOfLogits cross_entropy;
   BatchNormPieces batch_norm;
+  BatchNormStatistics batch_norm_statistics;
+  BatchNormGradients batch_norm_gradients;
   Upload upload;
   bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
   std::int64_t (*launches)();       // launches of passes so far, in this process
@@ -63,7 +73,9 @@ inline constexpr std::uint64_t kStepLayout =
      sizeof(StepTable)) *
         64 +
     static_cast<std::uint64_t>(UpdateRule::ema) * 8 +
-    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows) + sizeof(BatchNorm)) / 8;
+    (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows) + sizeof(BatchNorm) +
+     sizeof(ChannelStatistics) + sizeof(ChannelGradients)) /
+        8;
 
 /// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, or the
 /// current CUDA device cannot run them. One GPU does not answer for another: make a tensor's device

@@ -9,14 +9,20 @@
 namespace demi::products {
 namespace {
 
-// The dispatch keys of an ordinary CPU tensor; one that is sparse, conjugate, wrapped by a
-// transform or a subclass from Python has others.
-constexpr c10::DispatchKeySet kOrdinary =
+// The dispatch keys of an ordinary tensor; one that is sparse, conjugate, wrapped by a transform or
+// a subclass from Python has others.
+constexpr c10::DispatchKeySet kOrdinaryOnCpu =
     c10::DispatchKeySet({c10::DispatchKey::CPU, c10::DispatchKey::AutogradCPU,
                          c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutocastCPU});
+constexpr c10::DispatchKeySet kOrdinaryOnCuda =
+    c10::DispatchKeySet({c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA,
+                         c10::DispatchKey::ADInplaceOrView, c10::DispatchKey::AutocastCUDA});
 
-bool is_ordinary_tensor(const at::Tensor& tensor) {
-  if (!kOrdinary.has_all(tensor.key_set()) || tensor.numel() == 0) return false;
+bool is_ordinary_tensor(const at::Tensor& tensor, c10::DeviceType device) {
+  const auto ordinary = device == c10::kCPU    ? kOrdinaryOnCpu
+                        : device == c10::kCUDA ? kOrdinaryOnCuda
+                                               : c10::DispatchKeySet();
+  if (!ordinary.has_all(tensor.key_set()) || tensor.numel() == 0) return false;
   const auto* meta = tensor.unsafeGetTensorImpl()->autograd_meta();
   return !meta || !meta->fw_grad(/*level=*/0, tensor).defined();
 }
@@ -46,12 +52,12 @@ bool is_transformed() {
 
 }  // namespace
 
-bool is_ordinary(std::initializer_list<const at::Tensor*> tensors) {
+bool is_ordinary(std::initializer_list<const at::Tensor*> tensors, c10::DeviceType device) {
   at::ScalarType dtype = at::ScalarType::Undefined;
   for (const at::Tensor* tensor : tensors) {
     if (!tensor->defined()) continue;
     if (dtype == at::ScalarType::Undefined) dtype = tensor->scalar_type();
-    if (tensor->scalar_type() != dtype || !is_ordinary_tensor(*tensor)) return false;
+    if (tensor->scalar_type() != dtype || !is_ordinary_tensor(*tensor, device)) return false;
   }
   return !is_transformed();
 }

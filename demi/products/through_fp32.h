@@ -20,9 +20,11 @@ inline bool slow_in(at::ScalarType dtype) {
 }
 
 /// Whether kernels of demi's may read these tensors and differentiate what they make of them: they
-/// are dense, on the CPU, of one dtype, not empty, without a tangent of forward mode, and the call
-/// is outside of functorch's transforms and of tracing. Undefined tensors are ignored.
-DEMI_API bool is_ordinary(std::initializer_list<const at::Tensor*> tensors);
+/// are dense, on a device of that type (CPU or CUDA), of one dtype, not empty, without a tangent of
+/// forward mode, and the call is outside of functorch's transforms and of tracing. Undefined
+/// tensors are ignored.
+DEMI_API bool is_ordinary(std::initializer_list<const at::Tensor*> tensors,
+                          c10::DeviceType device = c10::kCPU);
 
 /// Whether products of these tensors run through FP32: is_ordinary(), and slow_in() holds for their
 /// dtype. Always false with DEMI_KERNELS=aten.

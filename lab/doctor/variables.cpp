@@ -18,6 +18,7 @@ namespace {
 // others.
 constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"DEMI_ATTENTION", "attention on a CPU: libtorch, fused, tiles, blocks, blocks_16_bit"},
+    {"DEMI_BATCH_NORM", "cuda: batch norm with ReLU and pooling by demi's kernels on a GPU"},
     {"DEMI_BF16_PRODUCTS", "how bf16 products run on a CPU: bf16, fp32"},
     {"DEMI_CACHE", "folder of fetched data sets and tokenized texts"},
     {"DEMI_CUDA_LIBRARY", "off: LibTorch's CUDA part is not loaded"},

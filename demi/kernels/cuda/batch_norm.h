@@ -40,6 +40,7 @@ DEMI_HOST_DEVICE float rounded(float x) {
 }  // namespace
 }  // namespace demi::kernels
 
+#include "demi/kernels/batch_norm_join.h"
 #include "demi/kernels/batch_norm_pixels.h"
 
 namespace demi::kernels::cuda {
@@ -113,6 +114,103 @@ void with_batch_norm(const BatchNorm& norm, BatchNormPass pass, Act act) {
       return with_pass<Storage::fp32>(pass, act);
   }
 }
+
+/// Rows of sums joined in the order of batch_norm_join.h, without atomics: a thread block has
+/// kChannels channels, and a thread for each lane of each, so that neighbouring threads read
+/// neighbouring channels. In phases with a barrier between them (bodies.h).
+struct JoinThreads {
+  static constexpr int kChannels = 32;
+  static constexpr int kThreads = kChannels * static_cast<int>(kJoinLanes);
+
+  struct Shared {
+    double first[kJoinLanes][kChannels], second[kJoinLanes][kChannels];
+  };
+  struct At {
+    std::int64_t lane, channel;  // of the block's
+    std::int64_t c;              // of all
+  };
+
+  static std::int64_t thread_blocks(const BatchNorm& norm) {
+    return pieces(norm.channels, kChannels);
+  }
+  static DEMI_HOST_DEVICE At place_of(std::int64_t b, int t) {
+    return {t / kChannels, t % kChannels, b * kChannels + t % kChannels};
+  }
+  /// The sum of term(row) over the lane's rows.
+  template <class Term>
+  static DEMI_HOST_DEVICE double sum_of_lane(std::int64_t lane, std::int64_t rows, Term term) {
+    double sum = 0;
+    for (std::int64_t row = lane; row < rows; row += kJoinLanes) sum += term(row);
+    return sum;
+  }
+  static DEMI_HOST_DEVICE double joined(const double (&lanes)[kJoinLanes][kChannels],
+                                        std::int64_t channel, std::int64_t rows) {
+    double of[kJoinLanes];
+    DEMI_UNROLLED
+    for (int l = 0; l < kJoinLanes; ++l) of[l] = lanes[l][channel];
+    const std::int64_t count = lanes_of(rows);
+    DEMI_UNROLLED
+    for (int half = kJoinLanes / 2; half > 0; half /= 2) {
+      DEMI_UNROLLED
+      for (int l = 0; l < half; ++l)
+        if (l + half < count) of[l] += of[l + half];
+    }
+    return of[0];
+  }
+};
+
+/// The statistics' sums, or without them the running statistics, to what forward needs.
+struct JoinStatistics : JoinThreads {
+  using Arguments = ChannelStatistics;
+  static constexpr int phases = 3;
+
+  static DEMI_HOST_DEVICE void phase(int p, const BatchNorm& norm, const ChannelStatistics& to,
+                                     std::int64_t b, int t, Shared& shared) {
+    const At at = place_of(b, t);
+    if (at.c >= norm.channels) return;
+    if (!norm.sums) {
+      if (p == 0 && at.lane == 0) put_given_statistics(norm, to, at.c);
+      return;
+    }
+    const std::int64_t rows = statistics_rows(norm);
+    if (p == 0) {
+      shared.first[at.lane][at.channel] = sum_of_lane(at.lane, rows, [&](std::int64_t row) {
+        return term_of_mean(part_of(row_of(norm, row), at.c));
+      });
+      return;
+    }
+    const double mean = joined(shared.first, at.channel, rows) / static_cast<double>(pixels(norm));
+    if (p == 1)
+      shared.second[at.lane][at.channel] = sum_of_lane(at.lane, rows, [&](std::int64_t row) {
+        return term_of_squares(part_of(row_of(norm, row), at.c), mean);
+      });
+    else if (at.lane == 0)
+      put_statistics(norm, to, at.c, mean, joined(shared.second, at.channel, rows));
+  }
+};
+
+/// The sums of gradients to what backward needs, and the gradients of weight and bias.
+struct JoinGradients : JoinThreads {
+  using Arguments = ChannelGradients;
+  static constexpr int phases = 2;
+
+  static DEMI_HOST_DEVICE void phase(int p, const BatchNorm& norm, const ChannelGradients& to,
+                                     std::int64_t b, int t, Shared& shared) {
+    const At at = place_of(b, t);
+    if (at.c >= norm.channels) return;
+    const std::int64_t rows = gradient_rows(norm), width = norm.channels;
+    if (p == 0) {
+      const float* const sums = norm.sums + at.c;
+      shared.first[at.lane][at.channel] = sum_of_lane(
+          at.lane, rows, [&](std::int64_t row) { return double{sums[row * 2 * width]}; });
+      shared.second[at.lane][at.channel] = sum_of_lane(
+          at.lane, rows, [&](std::int64_t row) { return double{sums[(row * 2 + 1) * width]}; });
+    } else if (at.lane == 0) {
+      put_gradients(norm, to, at.c, joined(shared.first, at.channel, rows),
+                    joined(shared.second, at.channel, rows));
+    }
+  }
+};
 
 }  // namespace
 }  // namespace demi::kernels::cuda

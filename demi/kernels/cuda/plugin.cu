@@ -109,6 +109,25 @@ const char* batch_norm(const BatchNorm& norm, BatchNormPass pass, std::int64_t p
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+template <class Join>
+__global__ void __launch_bounds__(Join::kThreads)
+    run_join(const BatchNorm norm, const typename Join::Arguments to) {
+  __shared__ typename Join::Shared shared;
+#pragma unroll
+  for (int p = 0; p < Join::phases; ++p) {
+    if (p > 0) __syncthreads();
+    Join::phase(p, norm, to, blockIdx.x, threadIdx.x, shared);
+  }
+}
+
+template <class Join>
+const char* join(const BatchNorm& norm, const typename Join::Arguments& to, void* stream) {
+  const auto blocks = static_cast<unsigned>(Join::thread_blocks(norm));
+  run_join<Join><<<blocks, Join::kThreads, 0, static_cast<cudaStream_t>(stream)>>>(norm, to);
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
 // The bytes of a table as a kernel's argument. CUDA 12.1 raised the limit from 4 KB to 32 KB.
 constexpr std::size_t kFewBytes = 3968;
 constexpr std::size_t kManyBytes = CUDART_VERSION >= 12010 ? 32000 : kFewBytes;
@@ -217,6 +236,8 @@ constexpr CudaKernels kKernels = {.layout = kStepLayout,
                                   .update_scale = update_scale,
                                   .cross_entropy = cross_entropy,
                                   .batch_norm = batch_norm,
+                                  .batch_norm_statistics = join<JoinStatistics>,
+                                  .batch_norm_gradients = join<JoinGradients>,
                                   .upload = upload,
                                   .capturing = capturing,
                                   .launches = [] { return launches.load(); },

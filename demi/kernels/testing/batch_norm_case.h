@@ -135,6 +135,42 @@ struct NormCase {
   }
 };
 
+/// The numbers of channels before and behind the sums of a pass.
+struct ChannelCase {
+  std::vector<float> weight, bias, running_mean, running_var, channels, corrections, of_weight,
+      of_bias;
+
+  explicit ChannelCase(std::int64_t n) {
+    std::mt19937 random(3);
+    std::uniform_real_distribution<float> number(0.5f, 1.5f);
+    const auto count = static_cast<std::size_t>(n);
+    for (auto* one : {&weight, &bias, &running_mean, &running_var}) {
+      one->resize(count);
+      for (float& x : *one) x = number(random);
+    }
+    channels.resize(4 * count);
+    corrections.resize(2 * count);
+    of_weight.resize(count);
+    of_bias.resize(count);
+  }
+  ChannelStatistics statistics() {
+    return {.eps = 1e-5,
+            .momentum = 0.1,
+            .weight = weight.data(),
+            .bias = bias.data(),
+            .running_mean = running_mean.data(),
+            .running_var = running_var.data(),
+            .channels = channels.data()};
+  }
+  ChannelGradients gradients() {
+    return {.channels = channels.data(),
+            .corrections = corrections.data(),
+            .weight = of_weight.data(),
+            .bias = of_bias.data()};
+  }
+  bool operator==(const ChannelCase&) const = default;
+};
+
 inline const NormShape kShapes[] = {
     {true, true, false, 3, 32, 9, 7, {}},
     {true, true, false, 3, 32, 9, 7, {}, Storage::fp16},

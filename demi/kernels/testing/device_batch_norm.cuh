@@ -6,6 +6,7 @@
 #include "demi/kernels/cuda_kernels.h"
 #include "demi/kernels/testing/batch_norm_case.h"
 #include "demi/kernels/testing/device_array.cuh"
+#include "demi/kernels/testing/emulated_batch_norm.h"
 
 // For programs that nvcc compiles.
 namespace demi::kernels::testing {
@@ -42,6 +43,71 @@ inline void run_on_device(const CudaKernels& kernels, NormCase& of, BatchNormPas
   if (all) all->download(sums.data());
 }
 
+/// A case's numbers of channels on the device.
+class DeviceChannels {
+ public:
+  explicit DeviceChannels(ChannelCase& of) : of_(of) {
+    for (std::vector<float>* one : all()) arrays_.emplace_back(one->data(), one->size() * 4, 0);
+  }
+  ChannelStatistics statistics() {
+    ChannelStatistics to = of_.statistics();
+    to.weight = at(0);
+    to.bias = at(1);
+    to.running_mean = at(2);
+    to.running_var = at(3);
+    to.channels = at(4);
+    return to;
+  }
+  ChannelGradients gradients() {
+    return {.channels = at(4), .corrections = at(5), .weight = at(6), .bias = at(7)};
+  }
+  void download() {
+    check(cudaDeviceSynchronize(), "joined sums");
+    for (std::size_t i = 0; i < arrays_.size(); ++i) arrays_[i].download(all()[i]->data());
+  }
+
+ private:
+  std::vector<std::vector<float>*> all() {
+    return {&of_.weight,   &of_.bias,        &of_.running_mean, &of_.running_var,
+            &of_.channels, &of_.corrections, &of_.of_weight,    &of_.of_bias};
+  }
+  float* at(std::size_t i) { return static_cast<float*>(arrays_[i].data()); }
+
+  ChannelCase& of_;
+  std::vector<DeviceArray> arrays_;
+};
+
+/// Whether the sums that a case's passes have made are joined with the bits of the host.
+inline bool joins_agree(const CudaKernels& kernels, NormCase& of) {
+  ChannelCase expected(of.shape.channels), seen(of.shape.channels);
+  BatchNorm norm = of.described(), there = norm;
+  DeviceChannels channels(seen);
+  const auto sums = [&](std::vector<float>& host) {
+    norm.sums = host.data();
+    return DeviceArray(host.data(), host.size() * 4, 0);
+  };
+  {
+    const DeviceArray array = sums(of.statistics);
+    there.sums = static_cast<float*>(array.data());
+    cuda::run_join<cuda::JoinStatistics>(norm, expected.statistics());
+    complain(kernels.batch_norm_statistics(there, channels.statistics(), nullptr));
+    check(cudaDeviceSynchronize(), "statistics");
+  }
+  {
+    const DeviceArray array = sums(of.gradient_sums);
+    there.sums = static_cast<float*>(array.data());
+    cuda::run_join<cuda::JoinGradients>(norm, expected.gradients());
+    complain(kernels.batch_norm_gradients(there, channels.gradients(), nullptr));
+    channels.download();
+  }
+  const bool of_batch = seen == expected;
+  norm.sums = there.sums = nullptr;
+  cuda::run_join<cuda::JoinStatistics>(norm, expected.statistics());
+  complain(kernels.batch_norm_statistics(there, channels.statistics(), nullptr));
+  channels.download();
+  return of_batch && seen == expected;
+}
+
 /// Whether each pass has the reference's bits, with channels last.
 inline bool batch_norm_agrees(const CudaKernels& kernels) {
   bool same = true;
@@ -49,7 +115,7 @@ inline bool batch_norm_agrees(const CudaKernels& kernels) {
     NormCase expected(shape), seen(shape);
     expected.run_all(*cpu_kernels(Path::reference));
     for (const auto pass : NormCase::kPasses) run_on_device(kernels, seen, pass);
-    same = same && seen.wrote_as(expected);
+    same = same && seen.wrote_as(expected) && joins_agree(kernels, expected);
   }
   std::printf("batch norm: %s\n", same ? "same bits" : "DIFFERENT");
   return same;

@@ -5,7 +5,6 @@
 #include <vector>
 
 #include "demi/kernels/cross_entropy.h"
-#include "demi/kernels/cuda/batch_norm.h"
 #include "demi/kernels/cuda/launch.h"
 
 namespace demi::kernels::cuda {
@@ -39,16 +38,6 @@ inline void run_rows(const CrossEntropyRows& of) {
     for (std::int64_t row = of.rows - 1; row >= 0; --row)
       for (int p = 0; p < Body::phases; ++p)
         for (int t = Body::kThreads - 1; t >= 0; --t) Body::phase(p, of, row, t, shared);
-  });
-}
-
-/// A pass of a batch normalisation, likewise.
-inline void run_batch_norm(const BatchNorm& norm, BatchNormPass pass) {
-  const std::int64_t count = pieces_of(norm, pass);
-  with_batch_norm(norm, pass, [&](auto body) {
-    using Body = decltype(body);
-    for (std::int64_t b = Body::thread_blocks(norm, count) - 1; b >= 0; --b)
-      for (int t = Body::kThreads - 1; t >= 0; --t) Body::run(norm, count, b, t);
   });
 }
 
