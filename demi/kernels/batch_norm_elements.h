@@ -51,20 +51,14 @@ DEMI_HOST_DEVICE void put_greatest(const BatchNorm& norm, const Greatest<V>& gre
            some...);
 }
 
-/// The same arrays where gradient_sums is to sum up what it has written to add_gradient.
-DEMI_HOST_DEVICE BatchNorm over_add_gradient(BatchNorm norm) {
-  norm.output_gradient = norm.add_gradient;
-  norm.add_gradient = nullptr;
-  norm.relu = false;
-  norm.pool = {};
-  return norm;
-}
-
-/// Element i of g without pooling, where x is the input's.
+/// Element i of g, where x is the input's; with pooling what gradient_sums has written behind a
+/// sum.
 template <Storage storage, class V, class... Some>
 DEMI_HOST_DEVICE V gradient_at(const BatchNorm& norm, const Channel<V>& channel, V x,
                                std::int64_t i, Some... some) {
-  const V as(0.0f), gradient = get<storage>(as, norm.output_gradient, i, some...);
+  const V as(0.0f);
+  if (norm.pool.any()) return get<storage>(as, norm.add_gradient, i, some...);
+  const V gradient = get<storage>(as, norm.output_gradient, i, some...);
   if (!norm.relu) return gradient;
   if (norm.add_gradient)
     return gradient_behind_relu(gradient, get<storage>(as, norm.output, i, some...), 0.0f);
@@ -102,7 +96,7 @@ DEMI_HOST_DEVICE void put_input_gradient(const BatchNorm& norm, const Channel<V>
                input_gradient(channel, x, gradient, correction.mean, correction.slope), some...);
 }
 
-/// The gradient g at input element i without pooling, which gradient_sums may have kept.
+/// The gradient g at input element i, which gradient_sums may have kept.
 template <Storage storage, class V, class... Some>
 DEMI_HOST_DEVICE V kept_gradient_at(const BatchNorm& norm, const Channel<V>& channel,
                                     std::int64_t i, Some... some) {

@@ -52,13 +52,14 @@ template <class Wide, Storage storage>
 void gradient_sums_of_plane(BatchNorm norm, std::int64_t piece) {
   const Plane plane = plane_of(norm, piece);
   float* const sums = norm.sums + plane.image * 2 * norm.channels + plane.channel;
+  const bool writes = norm.add_gradient && !norm.pool.any();
   float both[2];
   sum_terms<Wide>(plane.begin, plane.pixels, both, [&](auto as, std::int64_t i, auto... some) {
     using V = decltype(as);
     const auto channel = channel_of<V>(norm, plane.channel);
     const V x = get<storage>(as, norm.input, i, some...);
     const V g = gradient_at<storage>(norm, channel, x, i, some...);
-    if (norm.add_gradient) put<storage>(norm.add_gradient, i, g, some...);
+    if (writes) put<storage>(norm.add_gradient, i, g, some...);
     return Terms<V, 2>{{g, g * (x - channel.mean)}};
   });
   sums[0] = both[0];
@@ -66,9 +67,9 @@ void gradient_sums_of_plane(BatchNorm norm, std::int64_t piece) {
 }
 
 template <class Wide, Storage storage>
-void pooled_gradient_sums_behind_sum(BatchNorm norm, std::int64_t piece) {
+void pooled_gradient_sums_behind_sum_of_plane(BatchNorm norm, std::int64_t piece) {
   pooled_add_gradient_of_plane<Wide, storage>(norm, piece);
-  gradient_sums_of_plane<Wide, storage>(over_add_gradient(norm), piece);
+  gradient_sums_of_plane<Wide, storage>(norm, piece);
 }
 
 template <class Wide, Storage storage>
@@ -96,6 +97,12 @@ void all_channels(BatchNorm norm, std::int64_t piece) {
 }
 
 template <class Wide, Storage storage>
+void pooled_gradient_sums_behind_sum(BatchNorm norm, std::int64_t piece, Channels of) {
+  pooled_add_gradient<Wide, storage>(norm, piece, of);
+  gradient_sums_of_pixels<Wide, storage>(norm, piece, of);
+}
+
+template <class Wide, Storage storage>
 Piece piece_of_pixels(const BatchNorm& norm, BatchNormPass pass) {
   const bool pools = norm.pool.any();
   switch (pass) {
@@ -105,8 +112,9 @@ Piece piece_of_pixels(const BatchNorm& norm, BatchNormPass pass) {
       return pools ? all_channels<pooled_forward_of_line<Wide, storage>>
                    : all_channels<forward_of_pixels<Wide, storage>>;
     case BatchNormPass::gradient_sums:
-      return pools ? all_channels<pooled_gradient_sums<Wide, storage>>
-                   : all_channels<gradient_sums_of_pixels<Wide, storage>>;
+      if (!pools) return all_channels<gradient_sums_of_pixels<Wide, storage>>;
+      return norm.add_gradient ? all_channels<pooled_gradient_sums_behind_sum<Wide, storage>>
+                               : all_channels<pooled_gradient_sums<Wide, storage>>;
     default:
       return reads_windows(norm) ? all_channels<pooled_backward_of_line<Wide, storage>>
                                  : all_channels<backward_of_pixels<Wide, storage>>;
@@ -123,7 +131,7 @@ Piece piece_of_planes(const BatchNorm& norm, BatchNormPass pass) {
       return pools ? pooled_forward_of_plane<Wide, storage> : forward_of_plane<Wide, storage>;
     case BatchNormPass::gradient_sums:
       if (!pools) return gradient_sums_of_plane<Wide, storage>;
-      return norm.add_gradient ? pooled_gradient_sums_behind_sum<Wide, storage>
+      return norm.add_gradient ? pooled_gradient_sums_behind_sum_of_plane<Wide, storage>
                                : pooled_gradient_sums_of_plane<Wide, storage>;
     default:
       return reads_windows(norm) ? pooled_backward_of_plane<Wide, storage>

@@ -121,6 +121,7 @@ DEMI_HOST_DEVICE void forward_of_pixels(BatchNorm norm, std::int64_t piece, Chan
 template <class Wide, Storage storage>
 DEMI_HOST_DEVICE void gradient_sums_of_pixels(BatchNorm norm, std::int64_t piece, Channels of) {
   const std::int64_t width = norm.channels;
+  const bool writes = norm.add_gradient && !norm.pool.any();
   float* const sum = norm.sums + piece * 2 * width;
   sum_pixels<Wide>(of, pixels_of(norm, piece), sum, sum + width,
                    [&]<class V, int n>(V(&g)[n], V(&product)[n], std::int64_t pixel, std::int64_t c,
@@ -132,7 +133,7 @@ DEMI_HOST_DEVICE void gradient_sums_of_pixels(BatchNorm norm, std::int64_t piece
                        const V x = get<storage>(as, norm.input, i, some...);
                        g[k] = gradient_at<storage>(norm, channel, x, i, some...);
                        product[k] = g[k] * (x - channel.mean);
-                       if (norm.add_gradient) put<storage>(norm.add_gradient, i, g[k], some...);
+                       if (writes) put<storage>(norm.add_gradient, i, g[k], some...);
                      }
                    });
 }
@@ -245,10 +246,6 @@ DEMI_HOST_DEVICE void pooled_add_gradient(const BatchNorm& norm, std::int64_t pi
 
 template <class Wide, Storage storage>
 DEMI_HOST_DEVICE void pooled_gradient_sums(BatchNorm norm, std::int64_t piece, Channels of) {
-  if (norm.add_gradient) {
-    pooled_add_gradient<Wide, storage>(norm, piece, of);
-    return gradient_sums_of_pixels<Wide, storage>(over_add_gradient(norm), piece, of);
-  }
   const PoolWindows& pool = norm.pool;
   const std::int64_t width = norm.channels, lines = norm.images * pool.height;
   float* const sum = norm.sums + piece * 2 * width;

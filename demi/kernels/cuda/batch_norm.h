@@ -80,8 +80,9 @@ struct BatchNormThreads {
       pools ? pooled_forward_of_line<float, storage>(norm, piece, of)
             : forward_of_pixels<float, storage>(norm, piece, of);
     } else if constexpr (pass == BatchNormPass::gradient_sums) {
-      pools ? pooled_gradient_sums<float, storage>(norm, piece, of)
-            : gradient_sums_of_pixels<float, storage>(norm, piece, of);
+      if (pools && norm.add_gradient) pooled_add_gradient<float, storage>(norm, piece, of);
+      reads_windows(norm) ? pooled_gradient_sums<float, storage>(norm, piece, of)
+                          : gradient_sums_of_pixels<float, storage>(norm, piece, of);
     } else {
       reads_windows(norm) ? pooled_backward_of_line<float, storage>(norm, piece, of)
                           : backward_of_pixels<float, storage>(norm, piece, of);
@@ -143,26 +144,21 @@ struct JoinThreads {
     for (std::int64_t row = lane; row < rows; row += kJoinLanes) sum += term(row);
     return sum;
   }
-  static DEMI_HOST_DEVICE double joined(const double (&lanes)[kJoinLanes][kChannels],
-                                        std::int64_t channel, std::int64_t rows) {
-    double of[kJoinLanes];
-    DEMI_UNROLLED
-    for (int l = 0; l < kJoinLanes; ++l) of[l] = lanes[l][channel];
-    const std::int64_t count = lanes_of(rows);
-    DEMI_UNROLLED
-    for (int half = kJoinLanes / 2; half > 0; half /= 2) {
-      DEMI_UNROLLED
-      for (int l = 0; l < half; ++l)
-        if (l + half < count) of[l] += of[l + half];
-    }
-    return of[0];
+  /// Phases that add up a channel's lanes, the first of which is number 0; then lane 0 has the sum.
+  static constexpr int kHalvings = 5;
+  static DEMI_HOST_DEVICE void halve(int number, double (&lanes)[kJoinLanes][kChannels],
+                                     const At& at, std::int64_t rows) {
+    const std::int64_t half = kJoinLanes >> (number + 1);
+    if (at.lane < half && at.lane + half < lanes_of(rows))
+      lanes[at.lane][at.channel] += lanes[at.lane + half][at.channel];
   }
 };
+static_assert(std::int64_t{1} << JoinThreads::kHalvings == kJoinLanes);
 
 /// The statistics' sums, or without them the running statistics, to what forward needs.
 struct JoinStatistics : JoinThreads {
   using Arguments = ChannelStatistics;
-  static constexpr int phases = 3;
+  static constexpr int phases = 2 * (1 + kHalvings) + 1;
 
   static DEMI_HOST_DEVICE void phase(int p, const BatchNorm& norm, const ChannelStatistics& to,
                                      std::int64_t b, int t, Shared& shared) {
@@ -173,26 +169,31 @@ struct JoinStatistics : JoinThreads {
       return;
     }
     const std::int64_t rows = statistics_rows(norm);
+    constexpr int kSecond = 1 + kHalvings;  // the first phase of the squares
     if (p == 0) {
       shared.first[at.lane][at.channel] = sum_of_lane(at.lane, rows, [&](std::int64_t row) {
         return term_of_mean(part_of(row_of(norm, row), at.c));
       });
-      return;
+    } else if (p < kSecond) {
+      halve(p - 1, shared.first, at, rows);
+    } else {
+      const double mean = shared.first[0][at.channel] / static_cast<double>(pixels(norm));
+      if (p == kSecond)
+        shared.second[at.lane][at.channel] = sum_of_lane(at.lane, rows, [&](std::int64_t row) {
+          return term_of_squares(part_of(row_of(norm, row), at.c), mean);
+        });
+      else if (p < phases - 1)
+        halve(p - kSecond - 1, shared.second, at, rows);
+      else if (at.lane == 0)
+        put_statistics(norm, to, at.c, mean, shared.second[0][at.channel]);
     }
-    const double mean = joined(shared.first, at.channel, rows) / static_cast<double>(pixels(norm));
-    if (p == 1)
-      shared.second[at.lane][at.channel] = sum_of_lane(at.lane, rows, [&](std::int64_t row) {
-        return term_of_squares(part_of(row_of(norm, row), at.c), mean);
-      });
-    else if (at.lane == 0)
-      put_statistics(norm, to, at.c, mean, joined(shared.second, at.channel, rows));
   }
 };
 
 /// The sums of gradients to what backward needs, and the gradients of weight and bias.
 struct JoinGradients : JoinThreads {
   using Arguments = ChannelGradients;
-  static constexpr int phases = 2;
+  static constexpr int phases = 1 + kHalvings + 1;
 
   static DEMI_HOST_DEVICE void phase(int p, const BatchNorm& norm, const ChannelGradients& to,
                                      std::int64_t b, int t, Shared& shared) {
@@ -205,9 +206,11 @@ struct JoinGradients : JoinThreads {
           at.lane, rows, [&](std::int64_t row) { return double{sums[row * 2 * width]}; });
       shared.second[at.lane][at.channel] = sum_of_lane(
           at.lane, rows, [&](std::int64_t row) { return double{sums[(row * 2 + 1) * width]}; });
+    } else if (p < phases - 1) {
+      halve(p - 1, shared.first, at, rows);
+      halve(p - 1, shared.second, at, rows);
     } else if (at.lane == 0) {
-      put_gradients(norm, to, at.c, joined(shared.first, at.channel, rows),
-                    joined(shared.second, at.channel, rows));
+      put_gradients(norm, to, at.c, shared.first[0][at.channel], shared.second[0][at.channel]);
     }
   }
 };

@@ -113,7 +113,7 @@ template <class Join>
 __global__ void __launch_bounds__(Join::kThreads)
     run_join(const BatchNorm norm, const typename Join::Arguments to) {
   __shared__ typename Join::Shared shared;
-#pragma unroll
+#pragma unroll 1
   for (int p = 0; p < Join::phases; ++p) {
     if (p > 0) __syncthreads();
     Join::phase(p, norm, to, blockIdx.x, threadIdx.x, shared);
