@@ -6,6 +6,7 @@
 # nccl.h has to be of the version that LibTorch was built with. c10d's ProcessGroupNCCL::Options holds ncclConfig_t by value, with
 # other members behind it, and this struct grows: 80 bytes in 2.28, 96 in 2.30. Patch releases added members, too (2.27.3, 2.29.7).
 # LibTorch's wheel names the version among its requirements. Where nothing names it, the plugin compares when it is opened.
+include(${CMAKE_CURRENT_LIST_DIR}/TorchCuda.cmake)
 set(DEMI_NCCL AUTO CACHE STRING "NCCL for several ranks on GPUs: AUTO, ON (required) or OFF")
 set(DEMI_NCCL_INCLUDE "" CACHE PATH "The folder with the nccl.h of LibTorch's NCCL; looked for if empty")
 
@@ -52,15 +53,7 @@ function(demi_find_nccl)
     return()
   endif()
 
-  if(NOT DEFINED DEMI_NCCL_SYSTEM_FOLDERS)  # the test has others
-    set(DEMI_NCCL_SYSTEM_FOLDERS /usr/local/cuda/include /usr/local/include /usr/include)
-  endif()
-  file(GLOB folders "${DEMI_LIBTORCH_DIR}/../nvidia/*/include")  # the wheels that stand beside LibTorch's
-  foreach(home $ENV{NCCL_HOME} $ENV{CUDA_HOME})
-    list(APPEND folders ${home}/include)
-  endforeach()
-  list(APPEND folders ${DEMI_NCCL_SYSTEM_FOLDERS})
-
+  demi_cuda_folders(folders $ENV{NCCL_HOME})
   _demi_libtorch_nccl(wanted package)
   set(seen "")
   set(found "")
@@ -98,17 +91,10 @@ function(demi_find_nccl)
   endif()
 
   # What ATen's header of CUDA includes. The runtime's wheel alone has only the first, and leaves crt/ to another wheel.
-  set(cuda "")
-  foreach(folder ${folders})
-    if(NOT cuda AND EXISTS ${folder}/cuda_runtime_api.h AND EXISTS ${folder}/cublas_v2.h AND EXISTS ${folder}/cusparse.h
-       AND EXISTS ${folder}/cusolverDn.h AND EXISTS ${folder}/crt/host_config.h)
-      set(cuda ${folder})
-    endif()
-  endforeach()
+  demi_find_cuda_headers(cuda missing advice "${folders}" cuda_runtime_api.h crt/host_config.h cublas_v2.h cusparse.h cusolverDn.h)
   if(NOT cuda)
-    set(DEMI_NCCL_MISSING "CUDA's headers were not found (cuda_runtime_api.h, crt/host_config.h, cublas_v2.h, cusparse.h, cusolverDn.h)"
-        PARENT_SCOPE)
-    set(DEMI_NCCL_ADVICE "Install CUDA's toolkit, and name it with CUDA_HOME if it is not in /usr/local/cuda." PARENT_SCOPE)
+    set(DEMI_NCCL_MISSING "${missing}" PARENT_SCOPE)
+    set(DEMI_NCCL_ADVICE "${advice}" PARENT_SCOPE)
     return()
   endif()
   set(DEMI_NCCL_BUILT ON PARENT_SCOPE)
@@ -119,18 +105,11 @@ endfunction()
 
 # demi_nccl_plugin(TARGET SOURCE): builds libTARGET.so in the root of the build folder, and installs it beside libdemi.
 function(demi_nccl_plugin target source)
-  add_library(${target} MODULE ${source})
-  set_target_properties(${target} PROPERTIES UNITY_BUILD OFF LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  # NCCL's first: CUDA's folder may hold another nccl.h.
+  demi_torch_cuda_plugin(${target} ${target} ${source} ${DEMI_NCCL_FOLDER} ${DEMI_NCCL_CUDA_FOLDER})
   target_compile_definitions(${target} PRIVATE USE_C10D_NCCL)
   # Of an inline function of LibTorch's, in the eyes of GCC 12.
   target_compile_options(${target} PRIVATE -Wno-maybe-uninitialized)
-  # NCCL's first: CUDA's folder may hold another nccl.h.
-  target_include_directories(${target} SYSTEM PRIVATE ${DEMI_NCCL_FOLDER} ${DEMI_NCCL_CUDA_FOLDER})
-  target_link_libraries(${target} PRIVATE demi_options demi::libtorch ${DEMI_LIBTORCH_LIBRARY_DIR}/libtorch_cuda.so
-                        ${DEMI_LIBTORCH_LIBRARY_DIR}/libc10_cuda.so)
-  if(DEMI_INSTALL)
-    install(TARGETS ${target} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
-  endif()
 endfunction()
 
 demi_find_nccl()
