@@ -92,6 +92,7 @@ ordered_json json_of(const Diagnosis& d) {
   json["devices"] = ordered_json::array();
   for (const doctor::DeviceReport& device : d.devices) json["devices"].push_back(json_of(device));
   json["no_cuda"] = text_or_null(d.no_cuda);
+  json["no_graphs"] = text_or_null(d.no_graphs);
   json["faults"] = d.faults;
   json["cores"] = json_of(d.cores);
   for (const auto& [name, version] : d.libraries) json["libraries"][name] = version;
@@ -214,6 +215,9 @@ std::vector<Entry> machine_entries(const Diagnosis& d) {
                              {"pinning", {cores.pinning}},
                              {"allocator", {cores.allocator + " on the host"}}};
   if (!d.no_cuda.empty()) entries.push_back({"CUDA", {"none: " + d.no_cuda}});
+  entries.push_back(
+      {"CUDA graphs",
+       {d.no_graphs.empty() ? "work can be recorded" : "nothing can be recorded: " + d.no_graphs}});
   for (const auto& [name, version] : d.libraries) entries.push_back({name, {version}});
   return entries;
 }

@@ -27,7 +27,7 @@ rules=$(sed -n 's|^#include DEMI_RULE(\(.*\))$|demi/optim/\1.h|p' demi/kernels/r
   grep -HE '(json|Json)::(sax_)?(parse|accept)\(|>> *[a-z]*json' $files | sed -E 's/^([^:]*):.*/parses \1/' | sort -u || true
   grep -rE '^ *# *include *<((c10|ATen|torch/csrc)/cuda|cuda|nccl|torch/nn/parallel/|torch/csrc/autograd/functions/comm)' \
     --include='*.h' --include='*.cpp' $(ls -d demi lab cli tests examples benchmarks 2>/dev/null) |
-    grep -vE '^(demi/distributed/nccl/plugin.cpp|tests/libtorch_replicas.h):' | sed -E 's/^([^:]*):[^<"]*[<"]([^>"]*).*/cuda \1 \2/' || true
+    grep -vE '^(demi/(distributed/nccl|graph/cuda)/plugin.cpp|tests/libtorch_replicas.h):' | sed -E 's/^([^:]*):[^<"]*[<"]([^>"]*).*/cuda \1 \2/' || true
   grep -HoE '((\.where|kWhere)( =|\{)|refuse[a-z_]*\() *"[a-z_0-9]+\.[A-Za-z_]+["(]' $files | sed -E 's/^([^:]*):[^"]*"([a-z_0-9]+)\.(.*)["(]$/place \1 \2 \3/' || true
   awk '  # of each block that holds more than forward declarations: its file and its namespace
     $1 == "namespace" && $2 ~ /^demi(:|$)/ { opened = $2; next }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
-# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (kernels, scaler, step, NCCL,
+# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (graphs first, then kernels, scaler, step, NCCL,
 # every recipe and every example in fp16 and bf16; one that is skipped counts as failed), runs the kernels under compute-sanitizer
 # (on PATH, or beside nvcc), reads the kernels' machine code, times the step and recipes that need no data on the device, the step
 # beside Python PyTorch where there is one (PEER names its interpreter; made by benchmarks/peers/make_env.sh), and writes one
@@ -104,6 +104,7 @@ configure=(cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=Release -DDEMI_CUD
 step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_cap --format=csv
 step "configure" "${configure[@]}"
 step "build" cmake --build "$build" -j "$jobs"
+step "recorded work" ctest --test-dir "$build" -R '^gpu\.graph$' --no-tests=error --output-on-failure
 step "tests" gpu_tests
 # Of batch norm's kernels, too. Operators call them only where DEMI_BATCH_NORM=cuda asks, until this says "batch norm: same bits".
 sanitized "memcheck racecheck synccheck initcheck" "the step's kernels" "$build/demi_cuda_check"

@@ -78,12 +78,13 @@ TEST_F(Machine, TheDoctorSaysWhereThereIsNoCuda) {
   const auto without_cuda = [] { setenv("DEMI_CUDA_LIBRARY", "off", 1); };
   const Outcome outcome = run({"doctor", "--seconds", "0"}, without_cuda);
   ASSERT_EQ(outcome.code, 0) << outcome.err;
-  for (const char* words : {"CUDA", "none: ", "DEMI_CUDA_LIBRARY", "Kernel paths", "reference",
-                            "cudnn.benchmark", "costs: ", "Data sets"})
+  for (const char* words : {"CUDA", "none: ", "DEMI_CUDA_LIBRARY", "nothing can be recorded: ",
+                            "Kernel paths", "reference", "cudnn.benchmark", "costs: ", "Data sets"})
     EXPECT_THAT(outcome.out, HasSubstr(words));
   const auto json =
       nlohmann::json::parse(run({"doctor", "--seconds", "0", "--json"}, without_cuda).out);
   EXPECT_THAT(json["no_cuda"].get<std::string>(), HasSubstr("DEMI_CUDA_LIBRARY"));
+  EXPECT_FALSE(json["no_graphs"].get<std::string>().empty());
   EXPECT_EQ(json["devices"].size(), 1U);
   EXPECT_TRUE(json["cuda_path"].is_null());
   EXPECT_TRUE(json["devices"][0]["formats"][0]["tflops"].is_null()) << "nothing is measured";

@@ -108,12 +108,13 @@ find_package() {
   if [ -e "$build/demi" ]; then
     "$work/prefix/bin/demi" --version || fail "the installed program does not start"
   fi
-  if [ -e "$build/libdemi_nccl.so" ]; then  # opened from beside libdemi
-    local plugin
-    plugin=$(dirname "$(find "$work/prefix" -name libdemi.so)")/libdemi_nccl.so
-    [ -e "$plugin" ] || fail "libdemi_nccl.so is not beside libdemi.so"
-    readelf -d "$plugin" | grep -q "R.*PATH.*$libtorch" || fail "libdemi_nccl.so does not know where LibTorch is"
-  fi
+  local plugin installed
+  for plugin in libdemi_nccl.so libdemi_graph.so; do  # opened from beside libdemi
+    [ -e "$build/$plugin" ] || continue
+    installed=$(dirname "$(find "$work/prefix" -name libdemi.so)")/$plugin
+    [ -e "$installed" ] || fail "$plugin is not beside libdemi.so"
+    readelf -d "$installed" | grep -q "R.*PATH.*$libtorch" || fail "$plugin does not know where LibTorch is"
+  done
   project find_package
   runs find_package "-DCMAKE_PREFIX_PATH=$work/prefix"
   loads_nothing_else "$work/build/mine"

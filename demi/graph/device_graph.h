@@ -9,7 +9,8 @@
 
 namespace demi::graph {
 
-/// Work of a device that is recorded once and replayed. One thread at a time.
+/// Work of a device that is recorded once and replayed. One thread at a time, and the one that
+/// begins a recording ends or abandons it.
 class DEMI_API DeviceGraph {
  public:
   DeviceGraph() = default;

@@ -19,6 +19,7 @@
 #include "demi/core/error.h"
 #include "demi/core/instruction_set.h"
 #include "demi/core/libtorch.h"
+#include "demi/graph/device_graph.h"
 #include "demi/kernels/path.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/gpu.h"
@@ -216,6 +217,7 @@ Diagnosis diagnose(const DiagnoseOptions& options) {
   check(options);
   Diagnosis diagnosis;
   diagnosis.no_cuda = why_no_cuda();
+  diagnosis.no_graphs = graph::machine_graphs().obstacle(c10::Device(c10::kCUDA, 0));
   diagnosis.devices = devices_here(diagnosis.no_cuda, diagnosis.faults);
   diagnosis.cores = cores();
   diagnosis.libraries = libraries(diagnosis.no_cuda);

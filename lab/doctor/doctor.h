@@ -64,6 +64,7 @@ using Facts = std::vector<std::pair<std::string, std::string>>;
 struct Diagnosis {
   std::vector<DeviceReport> devices;     // the CPU first
   std::string no_cuda;                   // why there is no CUDA device; empty: there is one
+  std::string no_graphs;                 // why a GPU's work cannot be recorded; empty: it can
   Cores cores;                           // threads of the process, and cores that they can have
   Facts libraries;                       // LibTorch and its parts with their versions
   std::vector<PathReport> paths;         // in order of preference

@@ -69,6 +69,7 @@ TEST(Doctor, SaysWhatIsThereWithoutAnyMeasurement) {
 TEST(Doctor, WithoutCudaSaysWhyAndGivesTheRest) {
   const Diagnosis d = diagnose({.seconds = 0});
   if (d.no_cuda.empty()) GTEST_SKIP() << "there is a GPU";
+  EXPECT_FALSE(d.no_graphs.empty());
   EXPECT_EQ(d.devices.size(), 1U);
   EXPECT_EQ(d.cuda_path, "");
   EXPECT_FALSE(d.cpu_path.empty());
