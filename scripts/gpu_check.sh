@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # gpu_check.sh [--libtorch DIR] [--build DIR] [--out FILE] [--jobs N] [--dry-run]
 #
-# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (graphs first, then kernels, scaler, step, NCCL,
-# every recipe and every example in fp16 and bf16; one that is skipped counts as failed), runs the kernels under compute-sanitizer
-# (on PATH, or beside nvcc), reads the kernels' machine code, times the step and recipes that need no data on the device, the step
-# beside Python PyTorch where there is one (PEER names its interpreter; made by benchmarks/peers/make_env.sh), and writes one
-# results file. What this build or this machine does not have is named, not run.
+# For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (recorded work first, then
+# kernels, scaler, step, NCCL, every recipe and every example in fp16 and bf16; one that is skipped counts as failed), runs the
+# kernels under compute-sanitizer (on PATH, or beside nvcc), reads the kernels' machine code, times the step and recipes that need no
+# data on the device, the step beside Python PyTorch where there is one (PEER names its interpreter; made by
+# benchmarks/peers/make_env.sh), and writes one results file. What this build or this machine does not have is named, not run.
 #   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
 #   --build     build folder (default build/cuda)
 #   --out       results (default results/gpu.txt)
