@@ -13,15 +13,26 @@
 
 #include "demi/kernels/testing/emulation.h"
 #include "demi/step/backend.h"
+#include "demi/step/streams.h"
 
 namespace demi::optim::testing {
+
+/// A device whose graphs record kernels, too, in their order among its other work.
+class Recorder {
+ public:
+  virtual ~Recorder() = default;
+  virtual bool records(void* stream) const = 0;
+  /// Null, or the device's complaint.
+  virtual const char* put(void* stream, std::function<void()> work) = 0;
+};
 
 /// A backend for which CPU tensors are those of a device whose memory is the host's; or, instead,
 /// the tensors of another `type` of device that has the host's memory. Its kernels are the CUDA
 /// kernels' own source, compiled for the host. Launches run at once, on any thread; or, deferred,
 /// at synchronize(), as with a host that runs ahead: who reads a result earlier gets that of an
-/// earlier step. A capture records launches instead, to be replayed. One at a time: a kernel is a
-/// plain function and has no other place for its state than a static one.
+/// earlier step. A capture records launches instead, to be replayed; a Recorder records those on
+/// its streams with all else that happens there. One at a time: a kernel is a plain function and
+/// has no other place for its state than a static one.
 class EmulatedDevice : public Backend {
  public:
   explicit EmulatedDevice(c10::DeviceType type = c10::kCPU) : type_(type) {
@@ -38,7 +49,9 @@ class EmulatedDevice : public Backend {
     return emulated ? TableKernels{.device = &kKernels} : Backend::kernels_for(work, forced);
   }
   bool is_asynchronous(c10::Device) const override { return true; }
-  bool is_capturing(c10::Device) const override { return state().capturing; }
+  bool is_capturing(c10::Device device) const override {
+    return state().capturing || optim::is_capturing(device);
+  }
 
   void defer() { state().deferred = true; }
   void synchronize() {
@@ -56,6 +69,9 @@ class EmulatedDevice : public Backend {
     for (const auto& work : graph) work();
   }
 
+  /// Of all devices from now on. Null: nobody.
+  static void record_by(Recorder* recorder) { state().recorder = recorder; }
+
   static std::int64_t launches() { return state().launches; }  // of passes
   static std::int64_t uploads() { return state().uploads; }
 
@@ -63,6 +79,7 @@ class EmulatedDevice : public Backend {
   struct State {
     bool deferred = false, capturing = false;
     std::atomic<std::int64_t> launches = 0, uploads = 0;  // of ranks that are threads, too
+    std::atomic<Recorder*> recorder = nullptr;
   };
   static State& state() {
     static State all;
@@ -72,11 +89,17 @@ class EmulatedDevice : public Backend {
     static Graph all;
     return all;
   }
-  static void put(std::function<void()> work) {
+  static Recorder* recorder_of(void* stream) {
+    Recorder* recorder = state().recorder;
+    return recorder && recorder->records(stream) ? recorder : nullptr;
+  }
+  static const char* put(void* stream, std::function<void()> work) {
+    if (Recorder* recorder = recorder_of(stream)) return recorder->put(stream, std::move(work));
     if (state().deferred || state().capturing)
       queue().push_back(std::move(work));
     else
       work();
+    return nullptr;
   }
 
   struct Counter {
@@ -88,30 +111,26 @@ class EmulatedDevice : public Backend {
   using Host = kernels::cuda::HostLauncher;
 
   template <auto count, auto launch>
-  static const char* pass(const kernels::StepTable& table, void*) {
+  static const char* pass(const kernels::StepTable& table, void* stream) {
     Counter counter;
     count(counter, table);
-    put([table] {
+    return put(stream, [table] {
       Host launcher;
       launch(launcher, table);
     });
-    return nullptr;
   }
-  static const char* update_scale(const kernels::LossScaleUpdate& update, void*) {
-    put([update] { kernels::advance(update); });
-    return nullptr;
+  static const char* update_scale(const kernels::LossScaleUpdate& update, void* stream) {
+    return put(stream, [update] { kernels::advance(update); });
   }
-  static const char* cross_entropy(const kernels::CrossEntropyRows& of, void*) {
-    put([of] { kernels::cuda::run_rows(of); });
-    return nullptr;
+  static const char* cross_entropy(const kernels::CrossEntropyRows& of, void* stream) {
+    return put(stream, [of] { kernels::cuda::run_rows(of); });
   }
-  static const char* upload(void* to, const void* from, std::size_t bytes, void*) {
+  static const char* upload(void* to, const void* from, std::size_t bytes, void* stream) {
     ++state().uploads;
     const auto* first = static_cast<const std::byte*>(from);
-    put([to, copy = std::vector<std::byte>(first, first + bytes)] {
+    return put(stream, [to, copy = std::vector<std::byte>(first, first + bytes)] {
       std::memcpy(to, copy.data(), copy.size());
     });
-    return nullptr;
   }
 
   static constexpr kernels::CudaKernels kKernels = {
@@ -125,7 +144,7 @@ class EmulatedDevice : public Backend {
       .update_scale = update_scale,
       .cross_entropy = cross_entropy,
       .upload = upload,
-      .capturing = [](void*) { return state().capturing; },
+      .capturing = [](void* stream) { return state().capturing || recorder_of(stream); },
       .launches = [] { return launches(); },
       .uploads = [] { return uploads(); },
       .decline = []() -> const char* { return nullptr; }};

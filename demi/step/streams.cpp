@@ -34,11 +34,14 @@ std::optional<c10::Stream> current_stream(c10::Device device) {
 }
 
 bool is_capturing(c10::Device device) {
-  if (!device.is_cuda()) return false;
-  const c10::DeviceGuard guard(device);  // cuda_kernels() asks the current device
+  if (device.is_cpu()) return false;
   const c10::Stream stream = *current_stream(device);
-  // demi's kernels can tell with any LibTorch.
-  if (const auto* ours = kernels::cuda_kernels()) return ours->capturing(stream.native_handle());
+  c10::OptionalDeviceGuard guard;
+  if (device.is_cuda()) {
+    guard.reset_device(device);  // cuda_kernels() asks the current device
+    // demi's kernels can tell with any LibTorch.
+    if (const auto* ours = kernels::cuda_kernels()) return ours->capturing(stream.native_handle());
+  }
   return tensor::is_capturing(Guard(device.type()), stream);
 }
 
