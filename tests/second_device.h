@@ -3,8 +3,9 @@
 // A device that is not the CPU and needs no hardware: LibTorch's XPU, of which a build without it
 // has the names alone, with the host's memory and the CPU's operations. (PrivateUse1 would not do:
 // Module::to refuses to move weights there.) As on a GPU an operation refuses operands of two
-// devices (a CPU scalar excepted), so that a batch that nobody has moved shows. For one test
-// program: the registrations hold for the process, and this device is then LibTorch's accelerator.
+// devices (a CPU scalar excepted), so that a batch that nobody has moved shows. It has streams and
+// graphs (recorded_graph.h). For one test program: the registrations hold for the process, and this
+// device is then LibTorch's accelerator.
 #include <ATen/ATen.h>
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/EmptyTensor.h>
@@ -16,16 +17,17 @@
 #include <ATen/ops/view_native.h>
 #include <c10/core/CachingDeviceAllocator.h>
 #include <c10/core/impl/DeviceGuardImplInterface.h>
-#include <c10/core/impl/alloc_cpu.h>
 #include <torch/library.h>
 
 #include <atomic>
+#include <memory>
 #include <utility>
 #include <vector>
 
-namespace second_device {
+#include "tests/second_device_capture.h"
+#include "tests/second_device_memory.h"
 
-inline const c10::Device kDevice(c10::DeviceType::XPU, 0);
+namespace second_device {
 
 // How many tensors have come over from the CPU, and for how many another stream was recorded.
 inline std::atomic<int64_t> arrivals{0}, recorded{0};
@@ -33,10 +35,11 @@ inline std::atomic<int64_t> arrivals{0}, recorded{0};
 class Memory final : public c10::DeviceAllocator {
  public:
   c10::DataPtr allocate(size_t bytes) override {
-    void* data = c10::alloc_cpu(bytes);
-    return {data, data, &c10::free_cpu, kDevice};
+    const auto capture = UnderWay::on(current_stream().id());
+    void* data = Blocks::all().allocate(bytes, capture ? capture->pool() : nullptr);
+    return {data, data, &Blocks::release, kDevice};
   }
-  c10::DeleterFnPtr raw_deleter() const override { return &c10::free_cpu; }
+  c10::DeleterFnPtr raw_deleter() const override { return &Blocks::release; }
   void copy_data(void* to, const void* from, size_t bytes) const override {
     default_copy_data(to, from, bytes);
   }
@@ -56,31 +59,35 @@ inline Memory memory;
 struct Guard final : c10::impl::NoOpDeviceGuardImpl<c10::DeviceType::XPU> {
   c10::Device exchangeDevice(c10::Device) const override { return kDevice; }
   c10::Device getDevice() const override { return kDevice; }
-  c10::Stream getStream(c10::Device) const noexcept override {
-    return c10::Stream(c10::Stream::DEFAULT, kDevice);
-  }
+  c10::Stream getStream(c10::Device) const noexcept override { return current_stream(); }
   c10::Stream getDefaultStream(c10::Device) const override {
     return c10::Stream(c10::Stream::DEFAULT, kDevice);
   }
-  c10::Stream exchangeStream(c10::Stream) const noexcept override {
-    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+  c10::Stream exchangeStream(c10::Stream stream) const noexcept override {
+    return std::exchange(current_stream(), stream);
   }
-  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override {
-    return c10::Stream(c10::Stream::DEFAULT, kDevice);
+  c10::Stream getStreamFromGlobalPool(c10::Device, bool) const override { return stream_of_pool(); }
+  c10::Stream getNewStream(c10::Device, int) const override { return stream_of_pool(); }
+  bool isStreamCapturing(const c10::Stream& stream) const {  // LibTorch 2.11 has none to override
+    return UnderWay::on(stream.id()) != nullptr;
   }
-  void record(void**, const c10::Stream&, c10::DeviceIndex, c10::EventFlag) const override {}
-  void block(void*, const c10::Stream&) const override {}
-  void destroyEvent(void*, c10::DeviceIndex) const noexcept override {}
-  void* getStreamNativeHandle(const c10::Stream) const override { return nullptr; }
-  void synchronizeDevice(c10::DeviceIndex) const override {}
+  void* getStreamNativeHandle(const c10::Stream stream) const override {
+    return reinterpret_cast<void*>(stream.id());
+  }
+  void record(void** event, const c10::Stream& stream, c10::DeviceIndex,
+              c10::EventFlag) const override {
+    if (!*event) *event = new Event;
+    *static_cast<Event*>(*event) = Event::of(stream.id());
+  }
+  void block(void* event, const c10::Stream& stream) const override {
+    if (event) static_cast<Event*>(event)->block(stream.id());
+  }
+  void destroyEvent(void* event, c10::DeviceIndex) const noexcept override {
+    delete static_cast<Event*>(event);
+  }
+  void synchronizeStream(const c10::Stream&) const override { require_no_capture("synchronize"); }
+  void synchronizeDevice(c10::DeviceIndex) const override { require_no_capture("synchronize"); }
 };
-
-// The same memory as a tensor of the CPU.
-inline at::Tensor on_host(const at::Tensor& tensor) {
-  if (!tensor.defined() || tensor.is_cpu()) return tensor;
-  return at::from_blob(const_cast<void*>(tensor.const_data_ptr()), tensor.sizes(), tensor.strides(),
-                       tensor.options().device(c10::kCPU).requires_grad(false));
-}
 
 inline at::Tensor empty(at::IntArrayRef size, std::optional<at::ScalarType> dtype,
                         std::optional<at::Layout>, std::optional<at::Device>, std::optional<bool>,
@@ -156,12 +163,26 @@ inline std::tuple<at::Tensor, at::Tensor, at::Tensor> convolution_backward(
   return {dx, dw, db};
 }
 
+// Its schema does not say that it writes to the running statistics.
+inline std::tuple<at::Tensor, at::Tensor, at::Tensor> batch_norm(
+    const at::Tensor& x, const std::optional<at::Tensor>& w, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& variance, bool train,
+    double momentum, double eps) {
+  const auto host = [](const std::optional<at::Tensor>& tensor) {
+    return tensor ? std::optional(on_host(*tensor)) : std::nullopt;
+  };
+  auto [y, saved_mean, saved_rstd] = at::native_batch_norm(
+      on_host(x), host(w), host(bias), host(mean), host(variance), train, momentum, eps);
+  return {y.to(kDevice), saved_mean.to(kDevice), saved_rstd.to(kDevice)};
+}
+
 // LibTorch has a fused cell for every device but the CPU, and no such kernel for this one: autograd
 // goes over the CPU.
 inline std::tuple<at::Tensor, at::Tensor, at::Tensor> lstm(
     const at::Tensor& input, at::TensorList hx, at::TensorList weights, bool biases, int64_t layers,
     double dropout, bool train, bool bidirectional, bool batch_first) {
   TORCH_CHECK(input.device() == kDevice, "lstm: the input is on ", input.device());
+  require_no_capture("aten::lstm, which goes over the CPU");
   const auto host = [](at::TensorList list) {
     std::vector<at::Tensor> result;
     for (const at::Tensor& tensor : list) result.push_back(tensor.to(c10::kCPU));
@@ -178,13 +199,43 @@ inline void require_here(const c10::OperatorHandle& op, const at::Tensor& tensor
               tensor.sizes(), " is on ", tensor.device());
 }
 
-inline void fallback(const c10::OperatorHandle& op, torch::jit::Stack* stack) {
+inline void over_the_cpu(const c10::OperatorHandle& op, Stack* stack) {
+  bool here = false;
   for (const c10::IValue& argument : torch::jit::last(*stack, op.schema().arguments().size())) {
     if (argument.isTensor()) require_here(op, argument.toTensor());
     if (argument.isTensorList())
       for (const at::Tensor& tensor : argument.toTensorVector()) require_here(op, tensor);
+    each_tensor(argument, [&](const at::Tensor& tensor) { here |= tensor.device() == kDevice; });
   }
   at::native::cpu_fallback(op, stack);
+  // LibTorch leaves a result where the first operand is, though that be a CPU scalar.
+  const auto& returns = op.schema().returns();
+  for (std::size_t i = 0; here && i < returns.size(); ++i) {
+    c10::IValue& result = torch::jit::peek(*stack, i, returns.size());
+    if (!returns[i].alias_info() && result.isTensor() && result.toTensor().defined())
+      result = result.toTensor().to(kDevice);
+  }
+}
+
+inline void fallback(const c10::OperatorHandle& op, Stack* stack) { run(op, stack, &over_the_cpu); }
+
+template <auto function>
+void unboxed(const c10::OperatorHandle& op, Stack* stack) {
+  using Function =
+      c10::CompileTimeFunctionPointer<std::remove_pointer_t<decltype(function)>, function>;
+  static const auto kernel = c10::KernelFunction::makeFromUnboxedFunction(Function());
+  kernel.callBoxed(op, c10::DispatchKeySet(c10::DispatchKey::XPU), stack);
+}
+
+template <auto function>
+void noted(const c10::OperatorHandle& op, Stack* stack) {
+  run(op, stack, &unboxed<function>);
+}
+
+/// A function of the device's own, in place of the fallback.
+template <auto function>
+torch::CppFunction own() {
+  return torch::CppFunction::makeFromBoxedFunction<&noted<function>>();
 }
 
 }  // namespace second_device
@@ -208,40 +259,52 @@ struct XPUHooks : XPUHooksInterface {
   DeviceIndex exchangeDevice(DeviceIndex) const override { return 0; }
   DeviceIndex maybeExchangeDevice(DeviceIndex) const override { return 0; }
 };
-
-C10_REGISTER_GUARD_IMPL(XPU, ::second_device::Guard)
-
-TORCH_LIBRARY_IMPL(_, XPU, library) {
-  library.fallback(torch::CppFunction::makeFromBoxedFunction<&::second_device::fallback>());
-}
-
-TORCH_LIBRARY_IMPL(aten, XPU, library) {
-  library.impl("empty.memory_format", ::second_device::empty);
-  library.impl("empty_strided", ::second_device::empty_strided);
-  library.impl("copy_", ::second_device::copy);
-  library.impl("_copy_from", ::second_device::copy_from);
-  library.impl("_copy_from_and_resize", ::second_device::copy_from_and_resize);
-  library.impl("resize_", ::second_device::resize);
-  library.impl("record_stream", ::second_device::record_stream);
-  library.impl("_local_scalar_dense", ::second_device::local_scalar);
-  library.impl("convolution_overrideable", ::second_device::convolution);
-  library.impl("convolution_backward_overrideable", ::second_device::convolution_backward);
-  library.impl("view", at::native::view);
-  library.impl("as_strided", at::native::as_strided_tensorimpl);
-  library.impl("_reshape_alias", at::native::_reshape_alias);
-  library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
-}
-
-TORCH_LIBRARY_IMPL(aten, AutogradXPU, library) {
-  library.impl("lstm.input", ::second_device::lstm);
-}
-
-REGISTER_XPU_HOOKS(XPUHooks)
 }  // namespace at
 
+// Inline, so that several files of a program register it once.
 namespace second_device {
-inline const bool kRegistered = [] {
+
+inline const c10::impl::DeviceGuardImplRegistrar kGuard(c10::DeviceType::XPU, new Guard);
+
+inline const torch::detail::TorchLibraryInit kFallback(
+    torch::Library::IMPL,
+    +[](torch::Library& library) {
+      library.fallback(torch::CppFunction::makeFromBoxedFunction<&fallback>());
+    },
+    "_", c10::DispatchKey::XPU, __FILE__, __LINE__);
+
+inline const torch::detail::TorchLibraryInit kFunctions(
+    torch::Library::IMPL,
+    +[](torch::Library& library) {
+      library.impl("empty.memory_format", empty);
+      library.impl("empty_strided", empty_strided);
+      library.impl("copy_", own<&copy>());
+      library.impl("_copy_from", own<&copy_from>());
+      library.impl("_copy_from_and_resize", own<&copy_from_and_resize>());
+      library.impl("resize_", resize);
+      library.impl("record_stream", record_stream);
+      library.impl("_local_scalar_dense", own<&local_scalar>());
+      library.impl("convolution_overrideable", own<&convolution>());
+      library.impl("convolution_backward_overrideable", own<&convolution_backward>());
+      library.impl("native_batch_norm", own<&batch_norm>());
+      library.impl("view", at::native::view);
+      library.impl("as_strided", at::native::as_strided_tensorimpl);
+      library.impl("_reshape_alias", at::native::_reshape_alias);
+      library.impl("set_.source_Storage_storage_offset", at::native::set_storage_cpu_);
+    },
+    "aten", c10::DispatchKey::XPU, __FILE__, __LINE__);
+
+inline const torch::detail::TorchLibraryInit kAutograd(
+    torch::Library::IMPL, +[](torch::Library& library) { library.impl("lstm.input", lstm); },
+    "aten", c10::DispatchKey::AutogradXPU, __FILE__, __LINE__);
+
+inline const at::RegistererXPUHooksRegistry kHooks(
+    "XPUHooks", at::XPUHooksRegistry(),
+    at::RegistererXPUHooksRegistry::DefaultCreator<at::XPUHooks>, "second_device");
+
+inline const bool kAllocator = [] {
   c10::SetAllocator(c10::DeviceType::XPU, &memory);
   return true;
 }();
+
 }  // namespace second_device

@@ -82,6 +82,7 @@ TEST(SecondDevice, RefusesOperandsOfTwoDevices) {
   EXPECT_THROW(at::mm(here, there), c10::Error);
   EXPECT_THROW(here + there, c10::Error);
   EXPECT_EQ((here + at::ones({})).sum().item<float>(), 8);
+  EXPECT_EQ((at::ones({}) + here).device(), kDevice);
 }
 
 // A loader as users write them: tensors of the CPU, and a mask in place of lengths.
