@@ -1,6 +1,7 @@
 // The graphs of recorded_graph.h: what a CUDA graph does holds for them, and what it forbids shows.
 #include "tests/recorded_graph.h"
 
+#include <ATen/autocast_mode.h>
 #include <c10/core/StreamGuard.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -87,7 +88,7 @@ struct Network {
     x = at::cat({x.narrow(1, 32, 32), x.narrow(1, 0, 32)}, 1);
     const Tensor y = at::addmm(bias, x, matrix.t());
     probabilities = at::softmax(y.detach(), 1).index({target});
-    loss = at::cross_entropy_loss(y, target) * 2;
+    loss = at::cross_entropy_loss(y, target) * 2.5;
     for (const Tensor& w : weights())
       if (w.grad().defined()) w.mutable_grad().zero_();
     loss.backward();
@@ -122,11 +123,23 @@ TEST_F(RecordedGraph, AReplayHasTheBitsOfTheStep) {
     plain.step();
     torch::manual_seed(step);
     replayed.load(step);
+    at::autocast::set_autocast_enabled(at::kCPU, step == 3);  // of the program, not of the graph
     graph->replay();
+    at::autocast::set_autocast_enabled(at::kCPU, false);
     expect_same(replayed, plain);
     EXPECT_FALSE(previous.defined() && same_bits(previous, replayed.loss));
     previous = replayed.loss.clone();
   }
+}
+
+TEST_F(RecordedGraph, AnOperationIsNotedOnce) {
+  const Tensor x = numbers({1, 2, 3, 3}, 1), w = numbers({2, 2, 1, 1}, 2);
+  const auto operations = [&](const std::function<void()>& work) {
+    return dynamic_cast<const second_device::Graph&>(*recorded(work)).size();
+  };
+  EXPECT_EQ(operations([&] { x.add_(1); }), 1u);
+  EXPECT_EQ(operations([&] { (void)at::conv2d(x, w); }), 1u);
+  EXPECT_EQ(operations([&] { (void)x.view({18}).narrow(0, 1, 2); }), 0u);
 }
 
 TEST_F(RecordedGraph, EachReplayDrawsNewNumbers) {
@@ -139,6 +152,11 @@ TEST_F(RecordedGraph, EachReplayDrawsNewNumbers) {
   EXPECT_TRUE(same_bits(drawn, expected)) << "the recording has drawn none";
   graph->replay();
   EXPECT_FALSE(same_bits(drawn, expected));
+
+  auto own = at::make_generator<at::CPUGeneratorImpl>(3);
+  const Graph other = recorded([&] { drawn.uniform_(0, 1, own); });
+  other->replay();
+  EXPECT_TRUE(same_bits(drawn, expected)) << "nor of a generator of the program's";
 }
 
 TEST_F(RecordedGraph, NumbersOfTheHostAreThoseOfTheRecording) {
@@ -159,6 +177,7 @@ TEST_F(RecordedGraph, NumbersOfTheHostAreThoseOfTheRecording) {
 TEST_F(RecordedGraph, ListsAndResultsThatAreGivenAreWritten) {
   const Tensor x = numbers({2, 3}, 1), z = at::zeros({4}, kDevice);
   Tensor y = at::zeros({2, 3}, kDevice), resized = at::empty({0}, kDevice);
+  Tensor copied = at::zeros({2, 3}, kDevice);
   const Tensor rows = at::tensor({1, 0}).to(kDevice);
   const auto step = [&] {
     at::mul_out(resized, x, x);
@@ -167,15 +186,18 @@ TEST_F(RecordedGraph, ListsAndResultsThatAreGivenAreWritten) {
     y.index_put_({rows}, y * 2);
     y.masked_fill_(x > 0.5, 7);
     y.index_put_({x < -0.5}, at::scalar_tensor(9));
+    at::_copy_from(y, copied);
   };
   const Graph graph = recorded(step);
   EXPECT_TRUE(same_bits(z, at::zeros({4}))) << "nothing has run";
+  EXPECT_TRUE(same_bits(copied, at::zeros({2, 3}))) << "nothing has run";
   for (int i = 1; i < 3; ++i) {
     x.copy_(numbers({2, 3}, 1 + i));
     graph->replay();
     const Tensor seen = y.clone(), squares = resized.clone();
     step();
     EXPECT_TRUE(same_bits(seen, y)) << i;
+    EXPECT_TRUE(same_bits(seen, copied)) << i;
     EXPECT_TRUE(same_bits(squares, x * x)) << i;
     EXPECT_TRUE(same_bits(z, at::full({4}, 2 * i)));
   }
@@ -259,7 +281,8 @@ TEST_F(RecordedGraph, ReadsByTheHostAreRefused) {
       {"index_put", [&] { x.index_put_({mask}, one); }},
       {"repeat_interleave", [&] { (void)at::repeat_interleave(counts); }},
       {"lstm", [&] { (void)lstm(sequence); }},
-      {"synchronize", [&] { second_device::current_stream().synchronize(); }}};
+      {"synchronize", [&] { second_device::current_stream().synchronize(); }},
+      {"synchronize", [&] { second_device::Guard().synchronizeDevice(0); }}};
   for (const auto& [name, read] : reads) {
     SCOPED_TRACE(name);
     const Tensor y = at::zeros({4}, kDevice);
@@ -360,7 +383,9 @@ TEST_F(RecordedGraph, WorkOfOtherStreamsIsNotRecorded) {
 TEST_F(RecordedGraph, StreamsJoinByEvents) {
   const Tensor x = at::zeros({4}, kDevice);
   const c10::Stream main = second_device::current_stream(), side = second_device::stream_of_pool();
+  c10::Event within(kDevice.type());
   const auto fork = [&](bool joins) {
+    within.record(main);
     c10::Event event(kDevice.type());
     event.record(main);
     event.block(side);
@@ -378,6 +403,7 @@ TEST_F(RecordedGraph, StreamsJoinByEvents) {
   EXPECT_TRUE(same_bits(x, at::ones({4})));
   EXPECT_THAT(refusal([&] { recorded([&] { fork(false); }); }), HasSubstr("nobody waits for"));
 
+  EXPECT_THROW(within.block(side), c10::Error) << "recorded in a capture";
   c10::Event outside(kDevice.type());
   outside.record(side);
   const auto waits = [&] { outside.block(main); };

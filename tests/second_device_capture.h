@@ -134,21 +134,19 @@ inline bool needs_the_host(const c10::OperatorHandle& op, const Stack& arguments
   if (name == "aten::repeat_interleave" && op.schema().overload_name() == "Tensor")
     return arguments[1].isNone();  // the size of the result
 
-  bool of_cpu = false, written_on_cpu = false, masked = false;
-  for (std::size_t i = 0; i < arguments.size(); ++i) {
-    each_tensor(arguments[i], [&](const at::Tensor& tensor) {
+  bool of_cpu = false, masked = false;
+  for (const c10::IValue& argument : arguments) {
+    each_tensor(argument, [&](const at::Tensor& tensor) {
       of_cpu |= tensor.is_cpu();
-      written_on_cpu |= tensor.is_cpu() && writes(op, i);
-      masked |= arguments[i].isOptionalTensorList() &&
+      masked |= argument.isOptionalTensorList() &&
                 (tensor.scalar_type() == at::kBool || tensor.scalar_type() == at::kByte);
     });
   }
   // LibTorch refuses a number of the CPU, too: the memory is not pinned.
   if (copies.contains(name)) return of_cpu;
   // A mask that is to be filled with a number has a kernel of its own; others become indices.
-  if (masked && name.find("index_put") != std::string::npos)
-    return !arguments[2].toTensor().is_cpu() || arguments[3].toBool();
-  return written_on_cpu;
+  return masked && name.find("index_put") != std::string::npos &&
+         (!arguments[2].toTensor().is_cpu() || arguments[3].toBool());
 }
 
 /// An operation, to be run again on the same addresses.
