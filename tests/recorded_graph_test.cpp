@@ -123,9 +123,7 @@ TEST_F(RecordedGraph, AReplayHasTheBitsOfTheStep) {
     plain.step();
     torch::manual_seed(step);
     replayed.load(step);
-    at::autocast::set_autocast_enabled(at::kCPU, step == 3);  // of the program, not of the graph
     graph->replay();
-    at::autocast::set_autocast_enabled(at::kCPU, false);
     expect_same(replayed, plain);
     EXPECT_FALSE(previous.defined() && same_bits(previous, replayed.loss));
     previous = replayed.loss.clone();
@@ -172,6 +170,21 @@ TEST_F(RecordedGraph, NumbersOfTheHostAreThoseOfTheRecording) {
   EXPECT_TRUE(same_bits(y, before));
   step();
   EXPECT_FALSE(same_bits(y, before));
+}
+
+TEST_F(RecordedGraph, DtypesAreThoseOfTheRecording) {
+  const Tensor x = numbers({30, 4}, 1), y = numbers({30, 4}, 2), one = numbers({}, 3);
+  Tensor distances, product;
+  const Graph graph = recorded([&] {
+    distances = at::_cdist_forward(x, y, 2, 1);
+    product = ((one * 0.1 + 0.7) * 0.3 + 0.2) * 0.6 + 0.1;
+  });
+  EXPECT_EQ(product.scalar_type(), at::kFloat);
+  at::autocast::set_autocast_enabled(at::kCPU, true);  // which the operation's kernel would see
+  graph->replay();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_TRUE(same_bits(distances, at::_cdist_forward(x, y, 2, 1)));
+  EXPECT_TRUE(same_bits(product, ((one * 0.1 + 0.7) * 0.3 + 0.2) * 0.6 + 0.1));
 }
 
 TEST_F(RecordedGraph, ListsAndResultsThatAreGivenAreWritten) {

@@ -222,8 +222,6 @@ class Capture {
     for (const c10::IValue& argument : arguments)  // numbers, before they can change
       note.arguments.push_back(frozen(argument));
     call(op, stack, kernel);
-    for (std::size_t i = 0; i < arguments.size(); ++i)  // out= may have been resized
-      if (writes(op, i)) note.arguments[i] = frozen(arguments[i]);
     for (const c10::IValue& result : torch::jit::last(*stack, op.schema().returns().size()))
       note.results.push_back(frozen(result));
     put(current_stream().id(), std::move(note));
