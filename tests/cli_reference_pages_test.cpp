@@ -230,6 +230,20 @@ void loop_0(torch::nn::Sequential& model, demi::optim::AdamW& adamw, demi::GradS
   }
 }
 
+void loop_1(torch::nn::Sequential& model, demi::optim::AdamW& adamw, demi::GradScaler& scaler,
+            const std::vector<demi::data::Batch>& data) {
+  demi::loop::Step step({.models = {model.get()}, .optimizers = {&adamw}, .scaler = &scaler},
+                        {.precision = demi::parse_precision("fp16"),
+                         .device = torch::kCUDA,
+                         .graph = demi::loop::GraphMode::automatic});
+  for (const auto& batch : data) {
+    step.batch(
+        {batch.input}, {batch.target}, [&](const auto& in) { return model->forward(in[0]); },
+        [&](const auto& out, const auto& to) { return torch::cross_entropy_loss(out, to[0]); });
+    step.finish();
+  }
+}
+
 void models_0(const torch::Tensor& images) {
   demi::train::Network model =
       demi::models::make_model("resnet50", {.channels = 3, .size = 32, .classes = 10}, /*seed=*/0);

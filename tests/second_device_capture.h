@@ -6,6 +6,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/stack.h>
+#include <ATen/record_function.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -340,6 +341,7 @@ class UnderWay {
 /// Runs an operation's kernel for XPU, and notes it if a graph records the stream.
 inline void run(const c10::OperatorHandle& op, Stack* stack, Kernel* kernel) {
   const auto capture = in_kernel ? nullptr : UnderWay::on(current_stream().id());
+  const at::DisableRecordFunctionGuard unobserved;  // what the CPU does in its place
   capture ? capture->run(op, stack, kernel) : kernel(op, stack);
 }
 

@@ -47,5 +47,7 @@ class DEMI_API GraphSource {
 
 /// LibTorch's CUDA graphs, from the plugin libdemi_graph.so.
 DEMI_API const GraphSource& machine_graphs();
+/// Another source in their place, for tests; null: none. It outlives its use.
+DEMI_API void set_machine_graphs(const GraphSource* source);
 
 }  // namespace demi::graph

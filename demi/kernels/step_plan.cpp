@@ -170,4 +170,9 @@ StepTable StepPlan::pack(std::byte* staging, std::byte* device, StepState* state
   return table;
 }
 
+void StepPlan::pack_groups(std::byte* staging) const {
+  if (!groups_.empty())
+    std::memcpy(staging + bytes_in(tensors_), groups_.data(), groups_.size() * sizeof(Group));
+}
+
 }  // namespace demi::kernels

@@ -50,6 +50,8 @@ class DEMI_API StepPlan {
   std::size_t upload_bytes() const;
   std::size_t device_bytes() const;
   StepTable pack(std::byte* staging, std::byte* device, StepState* state) const;
+  /// Writes the groups alone, into what pack() has written.
+  void pack_groups(std::byte* staging) const;
 
  private:
   /// A table with everything but its pointers to arrays.

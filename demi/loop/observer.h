@@ -106,6 +106,10 @@ class DEMI_API StepObserver {
   StepObserver(const StepObserver&) = default;
   StepObserver& operator=(const StepObserver&) = default;
   virtual ~StepObserver();
+  /// Whether it hears of the batches and the update of this step. A step that no observer needs may
+  /// be replayed from a graph (Options::graph). Of a step that is replayed an observer hears by
+  /// on_step alone. Asked before the step's first batch.
+  virtual bool needs_step(int64_t /*step*/) { return true; }
   /// Called before the forward of each batch.
   virtual void before_forward(const StepView&) {}
   /// Called after it, unless the losses were computed together with it.

@@ -20,9 +20,21 @@
 #include "demi/profile/phase_timer.h"
 #include "demi/step/step_result.h"
 
+namespace demi::graph {
+class GraphSource;
+}
+
 namespace demi::loop {
 
 class Recorder;
+
+/// Whether the device's work of a step is recorded in a graph once and replayed from then on, so
+/// that the host launches two graphs a step in place of each kernel.
+enum class GraphMode {
+  off,        // it is not
+  automatic,  // where it can be; a step that cannot runs plainly, and a warning says why
+  on,         // UsageError where it cannot be
+};
 
 /// How a Step computes, clips, reads and reports.
 struct Options {
@@ -53,6 +65,16 @@ struct Options {
   int64_t read_every = 10;
   /// Steps taken before; numbering continues from here.
   int64_t steps_taken = 0;
+  /// Records the batches that are given with their tensors (Step::batch of inputs and targets), and
+  /// finish(). The first three steps of each kind run plainly on a stream of their own; what makes
+  /// another kind: shapes and dtypes of the tensors, MicroBatch::weight, the place of a batch among
+  /// those of its step (first, second, later), train and eval of a module, requires_grad, an
+  /// address of a parameter or buffer, backends, the weight cache's mode. At most 16 are kept.
+  /// Rates and other numbers of parameter groups, loss scale and weights may change between two
+  /// steps. A step runs plainly if an observer needs it, with MicroBatch::of, after take(), and
+  /// with several losses. Needs demi's optimizers, a CUDA device, LibTorch 2.15, and no other
+  /// ranks.
+  GraphMode graph = GraphMode::off;
   /// true: the host waits for the device between phases, which is slower, but splits the time
   /// between them exactly.
   bool synchronise_phases = false;
@@ -102,6 +124,8 @@ class DEMI_API Step {
   /// missing or held by another Step, and for an optimizer with a parameter that is none of the
   /// models' and not in Job::more.
   explicit Step(Job job, Options options = {});
+  /// With graphs of another source than the machine's, for tests. It outlives the Step.
+  Step(Job job, Options options, const graph::GraphSource& graphs);
   ~Step();  // drop()
   Step(Step&&) noexcept;
   Step& operator=(Step&&) noexcept;
@@ -114,6 +138,25 @@ class DEMI_API Step {
   std::vector<at::Tensor> batch(const Losses& losses, const MicroBatch& how = {}) {
     return run({.losses = &losses}, how);
   }
+  /// Of a batch. Some may be undefined.
+  using Tensors = std::vector<at::Tensor>;
+  /// As Forward, with the tensors of the batch.
+  using ForwardOf = std::function<at::Tensor(const Tensors& inputs)>;
+  /// As Loss, with the tensors of the batch.
+  using LossOf = std::function<at::Tensor(const at::Tensor& output, const Tensors& targets)>;
+  /// The same of a batch that can be recorded (Options::graph), which is then copied to where the
+  /// graph reads it. Forward and loss have to do the same work each time: what else they read are
+  /// the model's tensors and such as stay the same objects. They are not called for a step that is
+  /// replayed. Without MicroBatch::inputs observers get "input" and "target", numbered from the
+  /// second on. Throws UsageError for a tensor of another device, if the step may be recorded.
+  at::Tensor batch(const Tensors& inputs, const Tensors& targets, const ForwardOf& forward,
+                   const LossOf& loss, const MicroBatch& how = {});
+  /// The loss first, and behind it what else the batch is to give: right answers, a second metric.
+  /// These may be undefined.
+  using ResultsOf = std::function<Tensors(const at::Tensor& output, const Tensors& targets)>;
+  /// The same with more than the loss. Returns all, without graphs, in memory of their own.
+  Tensors batch(const Tensors& inputs, const Tensors& targets, const ForwardOf& forward,
+                const ResultsOf& results, const MicroBatch& how = {});
   /// With several ranks: this rank has no batch where others do; it takes their step. `how.last`
   /// as in batch(). No batch of the loss that is reported: that of a step of such ones is NaN.
   void pass(const MicroBatch& how = {});
@@ -167,6 +210,14 @@ class DEMI_API Step {
   /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
   /// enter another phase here.
   profile::PhaseTimer& phases();
+  /// What has become of Options::graph since the Step was made.
+  struct GraphCounts {
+    std::int64_t replays = 0;   // of batches and finish()
+    std::int64_t recorded = 0;  // graphs
+    std::string refusal;        // why steps run plainly; empty: they do not, or the mode is off
+  };
+  /// Waits for nothing.
+  GraphCounts graph_counts() const;
   /// What it records of its steps, for loops that count more of a batch than its loss.
   Recorder& recorder();
 

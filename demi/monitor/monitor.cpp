@@ -133,7 +133,8 @@ struct Monitor::Impl {
   std::unique_ptr<ActivationHooks> hooks;
   std::deque<PendingHealth> pending;
 
-  bool is_due(const loop::StepView& view) const { return (view.step - 1) % every == 0; }
+  bool is_due(std::int64_t step) const { return (step - 1) % every == 0; }
+  bool is_due(const loop::StepView& view) const { return is_due(view.step); }
   // The weights' memory may have moved since the last step that was looked at.
   void begin(const loop::StepView& view) {
     PendingHealth& one = pending.emplace_back();
@@ -185,6 +186,8 @@ Monitor::Monitor(int64_t every, Report report)
             .accepted = "1 or more"});
 }
 Monitor::~Monitor() = default;
+
+bool Monitor::needs_step(std::int64_t step) { return impl_->is_due(step); }
 
 void Monitor::before_forward(const loop::StepView& view) {
   if (!impl_->is_due(view)) return;

@@ -76,6 +76,7 @@ class DEMI_API Monitor : public loop::StepObserver {
   Monitor(int64_t every, Report report);
   ~Monitor() override;
 
+  bool needs_step(std::int64_t step) override;
   void before_forward(const loop::StepView& view) override;
   void after_backward(const loop::StepView& view) override;
   void after_update(const loop::StepView& view) override;

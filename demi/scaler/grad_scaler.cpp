@@ -10,6 +10,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/libtorch.h"
+#include "demi/graph/recording_scope.h"
 #include "demi/optim/optimizer.h"
 #include "demi/scaler/closure_step.h"
 #include "demi/scaler/device_scale.h"
@@ -78,6 +79,7 @@ struct GradScaler::Impl {
   void warn_of_skips() {
     if (options.skip_nonfinite) watch.warn(options.warn_after_skips);
   }
+  void join_recording();
 };
 
 /// Waits for the flag's device.
@@ -288,6 +290,16 @@ void GradScaler::Impl::advance(const scaler::FoundInf& found, const at::Tensor& 
   warn_of_skips();
 }
 
+/// The rule's numbers are arguments of the launch that was recorded.
+void GradScaler::Impl::join_recording() {
+  const auto prepare = [this, recorded = options] { return options == recorded; };
+  const auto note = [this] {
+    if (scale.is_one_launch(options)) watch.note_launch();
+    warn_of_skips();
+  };
+  graph::RecordingScope::current()->add({.prepare = prepare, .note = note});
+}
+
 GradScaler::GradScaler(GradScalerOptions options) : GradScaler(options, optim::machine_backend()) {}
 
 GradScaler::GradScaler(GradScalerOptions options, const optim::Backend& backend)
@@ -454,6 +466,7 @@ void GradScaler::update() {
             .advice = "call step(optimizer) first"});
   impl.advance(all.found, all.amax, all.above);
   impl.inspections.end();
+  if (graph::RecordingScope::current()) impl.join_recording();
 }
 
 void GradScaler::update(double new_scale) {

@@ -53,6 +53,8 @@ struct GradScalerOptions {
   /// Computes StepResult::grad_norm for torch::optim optimizers too, at one more read of the
   /// gradients. demi's optimizers always have it.
   bool record_grad_norm = false;
+
+  bool operator==(const GradScalerOptions&) const = default;
 };
 
 /// Throws UsageError for the first option that is out of its range.

@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "demi/core/error.h"
+#include "demi/graph/recording_scope.h"
 #include "demi/tensor/native_stream.h"
 
 namespace demi::optim {
@@ -42,17 +43,47 @@ DevicePlan::DevicePlan(const kernels::CudaKernels& kernels, const kernels::StepP
       staging_(plan.upload_bytes()) {}
 
 kernels::StepTable DevicePlan::bring_up_to_date(const kernels::StepPlan& plan, void* stream) {
-  captured_ = captured_ || kernels_.capturing(stream);
+  const bool recorded = graph::RecordingScope::current() && kernels_.capturing(stream);
+  captured_ = captured_ || (!recorded && kernels_.capturing(stream));
   if (captured_) uploaded_.clear();
   auto* memory = static_cast<std::byte*>(memory_.mutable_data_ptr());
   const kernels::StepTable table = plan.pack(
       staging_.data(), memory, static_cast<kernels::StepState*>(state_.mutable_data_ptr()));
+  if (recorded) {
+    record_copy();
+    return table;
+  }
   if (staging_ == uploaded_) return table;
   const Change change = change_between(uploaded_, staging_);
   check_launch(kernels_.upload(memory + change.begin, staging_.data() + change.begin,
                                change.end - change.begin, stream));
   uploaded_ = staging_;
   return table;
+}
+
+// The source is filled before the first replay: an upload is part of the work that is recorded.
+void DevicePlan::record_copy() {
+  if (!recorded_) recorded_ = std::make_shared<RecordedTables>();
+  auto& versions = recorded_->versions;
+  if (!versions.empty() && versions.back().content == staging_) return;
+  const auto bytes = static_cast<int64_t>(staging_.size());
+  versions.push_back({at::empty({bytes}, memory_.options()), staging_, {}});
+  memory_.narrow(0, 0, bytes).copy_(versions.back().source);
+  uploaded_.clear();
+}
+
+void DevicePlan::upload_groups(RecordedTables& tables, const kernels::StepPlan& plan) {
+  const c10::DeviceGuard guard(memory_.device());
+  void* stream = tensor::native_stream(memory_.device());
+  for (RecordedTables::Version& version : tables.versions) {
+    plan.pack_groups(version.content.data());
+    if (version.content == version.uploaded) continue;
+    const Change change = change_between(version.uploaded, version.content);
+    auto* source = static_cast<std::byte*>(version.source.mutable_data_ptr());
+    check_launch(kernels_.upload(source + change.begin, version.content.data() + change.begin,
+                                 change.end - change.begin, stream));
+    version.uploaded = version.content;
+  }
 }
 
 void DevicePlan::measure(const kernels::StepPlan& plan) {

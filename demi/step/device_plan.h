@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <vector>
 
 #include "demi/kernels/cuda_kernels.h"
@@ -10,10 +11,22 @@
 
 namespace demi::optim {
 
+/// Tables that a recording's passes copy from memory of their own, so that the host can change them
+/// between two replays.
+struct RecordedTables {
+  struct Version {
+    at::Tensor source;               // uint8, on the device
+    std::vector<std::byte> content;  // as it should be there
+    std::vector<std::byte> uploaded;
+  };
+  std::vector<Version> versions;  // in the order of the passes
+};
+
 /// A step plan's tables in device memory, and the launches over them on the device's current
 /// stream. Nothing waits for the device. A pass uploads the part of the tables that has changed. A
-/// pass in a stream capture uploads all of them, and so does every pass after it: a replay puts the
-/// captured tables back, and a capture that is given up has uploaded nothing.
+/// pass in a stream capture of the program's uploads all of them, and so does every pass after it:
+/// a replay puts the captured tables back, and a capture that is given up has uploaded nothing. In
+/// a recording of demi's (graph::RecordingScope) each replay copies the tables from RecordedTables.
 class DevicePlan {
  public:
   /// `state`: uint8, (sizeof StepState), on the device. The caller keeps it from plan to plan.
@@ -29,14 +42,23 @@ class DevicePlan {
   /// Whether the current stream is being captured, so that every replay runs the present launches.
   bool is_captured() const;
 
+  /// Those of the recording under way, from now on the caller's; null if no pass was recorded.
+  std::shared_ptr<RecordedTables> take_recorded() { return std::move(recorded_); }
+  /// Before a replay: uploads the plan's groups into the tables, if they differ from what is there.
+  void upload_groups(RecordedTables& tables, const kernels::StepPlan& plan);
+  /// After a replay: what lies in the memory is not what this object has put there.
+  void note_replay() { uploaded_.clear(); }
+
  private:
   kernels::StepTable bring_up_to_date(const kernels::StepPlan& plan, void* stream);
+  void record_copy();
 
   const kernels::CudaKernels& kernels_;
   at::Tensor memory_, state_;  // uint8, on the device
   /// The tables as they should be on the device, and as they are (empty: unknown).
   std::vector<std::byte> staging_, uploaded_;
   bool captured_ = false;
+  std::shared_ptr<RecordedTables> recorded_;  // of the recording under way
 };
 
 /// uint8, (sizeof StepState), for a plan that has taken no step.

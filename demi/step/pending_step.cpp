@@ -10,6 +10,7 @@
 #include <variant>
 
 #include "demi/core/error.h"
+#include "demi/graph/recording_scope.h"
 #include "demi/kernels/decision.h"
 #include "demi/kernels/inverse_scale.h"
 #include "demi/kernels/traffic.h"
@@ -122,6 +123,7 @@ void PendingStep::build(std::vector<GroupedMember> members, const Groups& groups
     for (const Member& member : table.members()) places.push_back(place_of(member.parameter));
   note(Reordered{places});  // a clip becomes a factor of gradients that the tables before hold
   seen_.resize(places.size());
+  ++builds_;
   std::swap(tables, tables_);
   move_records(tables);
   const auto now = deciding_device();
@@ -564,7 +566,28 @@ StepResult PendingStep::run(const torch::optim::Optimizer* optimizer, const at::
     warnings_.of_clipping(scale(), joint_.gradient_norm);
   const StepResult done = result(optimizer, loss);
   note(StepEnded{});
+  if (graph::RecordingScope::current()) join_recording();
   return done;
+}
+
+/// The rates and the memory of the step that was recorded.
+void PendingStep::join_recording() {
+  if (!deciding_device()) return;
+  const auto recorded = std::make_shared<TensorTable::Recorded>(tables_.front().take_recorded());
+  const auto same = [weak = weak_from_this(), builds = builds_] {
+    auto self = weak.lock();
+    return self && self->builds_ == builds ? self : nullptr;
+  };
+  const auto prepare = [same, recorded] {
+    const at::NoGradGuard no_grad;
+    const auto self = same();
+    return self && self->source_.is_unchanged() && self->update_groups(self->source_.groups()) &&
+           self->tables_.front().prepare_replay(*recorded);
+  };
+  const auto note = [same] {
+    if (const auto self = same()) self->tables_.front().note_replay();
+  };
+  graph::RecordingScope::current()->add({.prepare = prepare, .note = note});
 }
 
 StepResult PendingStep::result(const torch::optim::Optimizer* optimizer,

@@ -164,6 +164,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void step();
   void update_joined();
   StepResult result(const torch::optim::Optimizer* optimizer, const at::Tensor& loss) const;
+  void join_recording();
   at::Tensor recorded(int field, float joint) const;
   at::Tensor clip_factor(float max_norm) const;
   float scale() const;
@@ -172,6 +173,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   const Backend& backend_;
   MemberSource& source_;
   std::vector<TensorTable> tables_;
+  std::int64_t builds_ = 0;                           // of the tables
   std::map<std::pair<int, int>, at::Tensor> states_;  // by device type and index
 
   StepRecords records_;

@@ -32,4 +32,10 @@ at::Tensor StepResult::found_inf() const {
   return found;
 }
 
+StepResult StepResult::copied() const {
+  if (!device_.defined()) return *this;
+  const at::NoGradGuard no_grad;
+  return {optimizer_, device_.clone(), loss_, optim::ordered_stream(device_.device())};
+}
+
 }  // namespace demi

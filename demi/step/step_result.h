@@ -86,6 +86,10 @@ class DEMI_API StepResult {
     return result;
   }
 
+  /// This result with numbers of its own: those of the last replay, of a step in a graph. Copies
+  /// them on the current stream, and does not wait.
+  StepResult copied() const;
+
   /// The loss that the closure returned; undefined without a closure.
   const at::Tensor& loss() const { return loss_; }
 

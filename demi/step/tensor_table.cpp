@@ -432,6 +432,36 @@ void TensorTable::finish() {
   }
 }
 
+TensorTable::Recorded TensorTable::take_recorded() {
+  Recorded recorded;
+  if (device_) recorded.tables = device_->take_recorded();
+  recorded.copies = targets_.take_captured();
+  for (const Member& member : members_)
+    recorded.parameters.push_back(member.parameter.const_data_ptr());
+  return recorded;
+}
+
+bool TensorTable::prepare_replay(const Recorded& recorded) {
+  if (!device_ || !recorded.tables || recorded.parameters.size() != members_.size()) return false;
+  for (std::size_t i = 0; i < members_.size(); ++i) {
+    if (members_[i].parameter.const_data_ptr() != recorded.parameters[i]) return false;
+    const Target target = members_[i].target;
+    if (target == Target::kMaster || target == Target::kStaging) refresh_master(members_[i]);
+  }
+  device_->upload_groups(*recorded.tables, plan_);
+  return true;
+}
+
+void TensorTable::note_replay() {
+  if (device_) device_->note_replay();
+  targets_.note_replay();
+  for (Member& member : members_) {
+    if (member.target == Target::kParameter || member.target == Target::kNone) continue;
+    if (!member.parameter.is_inference()) member.parameter.unsafeGetTensorImpl()->bump_version();
+    note_as_written(member);
+  }
+}
+
 void TensorTable::run_update() {
   kernels::StepTable table;
   if (device_) {

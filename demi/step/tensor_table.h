@@ -3,6 +3,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstddef>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -72,6 +73,20 @@ class TensorTable {
   SinceUnscaled since_unscaled() const;
   void update(Records records);  // decides; unless skipped, pass 2 (with a trust ratio 3, too)
   void end_step();               // lets go of gradients and factors
+
+  /// What a recording of this table's passes has kept (graph::RecordingScope).
+  struct Recorded {
+    std::shared_ptr<RecordedTables> tables;
+    std::vector<std::shared_ptr<const weights::CapturedStep>> copies;
+    std::vector<const void*> parameters;  // the memory of each member's parameter
+  };
+  /// After the passes of a recording.
+  Recorded take_recorded();
+  /// Before a replay: brings the groups' numbers and masters of parameters that the program has
+  /// written to the device. false: a parameter lies in other memory.
+  bool prepare_replay(const Recorded& recorded);
+  /// After a replay: parameters and their copies were written.
+  void note_replay();
 
   /// Whether parameters, the groups' states and the state are those that the table was built for.
   bool matches(const Groups& groups) const;

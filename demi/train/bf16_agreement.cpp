@@ -83,17 +83,19 @@ void warn_if_ranks_differ(const Setup& setup) {
 void warn_if_resumed_otherwise(const checkpoint::Metadata& text, const Setup& setup) {
   if (!setup.ranks.is_first()) return;
   const std::string way = bf16_way_of(setup), products = matrix_products_of(setup);
-  if (const std::string saved = other_text(text, kBf16ProductsText, way); !saved.empty())
+  if (const std::string saved = other_text(text, kBf16ProductsText, way); !saved.empty()) {
     TORCH_WARN("[train.Trainer.resume] the run that is resumed computed its bf16 products in ",
                saved, ", and this processor's are computed in ", way,
                ": its steps will differ in the last bits from those that it would have taken; "
                "DEMI_BF16_PRODUCTS=",
                saved, " computes them as before");
-  if (const std::string saved = other_text(text, kMatrixProductsText, products); !saved.empty())
+  }
+  if (const std::string saved = other_text(text, kMatrixProductsText, products); !saved.empty()) {
     TORCH_WARN("[train.Trainer.resume] the run that is resumed computed Muon's products in ", saved,
                ", and this one computes them in ", products,
                ": its steps will differ from those that it would have taken, by the roundings of "
                "bf16; MuonOptions::products chooses the dtype");
+  }
 }
 
 }  // namespace demi::train

@@ -117,6 +117,11 @@ bool Fit::is_over() const {
 class Fit::Relay final : public StepObserver {
  public:
   explicit Relay(Fit& fit) : fit_(fit) {}
+  bool needs_step(int64_t step) override {
+    bool needs = false;  // each is asked
+    for (const Watcher& one : fit_.setup_.watchers) needs |= one.observer->needs_step(step);
+    return needs;
+  }
   void before_forward(const StepView& view) override {
     for (const Watcher& one : fit_.setup_.watchers) one.observer->before_forward(view);
   }
@@ -144,6 +149,7 @@ void Fit::make_step() {
                                                                 setup_.has_norm_limit(),
                                             .read_every = 0,
                                             .steps_taken = progress_.step,
+                                            .graph = options_.graph,
                                             .synchronise_phases = options_.synchronise_phases});
   step_->watch(std::make_shared<Relay>(*this));
   state_.set_step(&*step_);
@@ -344,20 +350,14 @@ bool Fit::train_batch() {
   stage_ = Stage::kInBatch;
   state_.has_changed();
   const bool steps = ends_step();
-  BatchInTraining one(setup_, *step_, batch);
-  const loop::MicroBatch how{.inputs = inputs_of(batch),
-                             .last = steps,
-                             .weight = one.share(),
-                             .epoch = progress_.epoch.epoch};
-  std::vector<at::Tensor> losses;
-  if (options_.losses)
-    losses = step_->batch([&] { return one.losses(); }, how);
-  else
-    losses = {step_->batch([&] { return one.forward(); },
-                           [&](const at::Tensor& output) { return one.loss(output); }, how)};
-  step_->recorder().window().sums.add(one.sums(losses));
+  const double share = share_of(setup_, batch);
+  step_->recorder().window().sums.add(train_on(setup_, *step_, batch,
+                                               {.inputs = inputs_of(batch),
+                                                .last = steps,
+                                                .weight = share,
+                                                .epoch = progress_.epoch.epoch}));
   ++batches_in_step_;
-  shares_in_step_ += one.share();
+  shares_in_step_ += share;
   if (steps) {
     agree_on_step();
     take_step();
@@ -401,6 +401,7 @@ void Fit::agree_on_step() {
 void Fit::take_step() {
   stage_ = Stage::kInUpdate;
   step_->finish();
+  count_step();  // one that was replayed has told nobody
 }
 
 // Copies of weights that a region of the caller's would keep until it ends.

@@ -16,6 +16,7 @@
 #include "demi/data/loader.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/process_group.h"
+#include "demi/loop/step.h"
 #include "demi/optim/ema.h"
 #include "demi/scaler/scale_rule.h"
 #include "demi/schedule/lr_schedule.h"
@@ -95,6 +96,10 @@ struct TrainerOptions {
   /// true: the host waits for the device between phases, which is slower, but splits the time
   /// between them exactly.
   bool synchronise_phases = false;
+  /// Whether a step's work on a GPU is recorded once and replayed (loop::Options::graph). A step is
+  /// run plainly if a callback or observer needs it (StepObserver::needs_step, which is true unless
+  /// overridden), with `losses`, and if lengths lie on the CPU.
+  loop::GraphMode graph = loop::GraphMode::off;
   /// Whether subnormal numbers count as 0 on a CPU (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;
   /// LibTorch's settings during a fit; afterwards they are as before. Settings of FP32's precision

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <optional>
 #include <unordered_set>
 #include <utility>
 
@@ -49,14 +50,18 @@ std::vector<loop::NamedInput> inputs_of(const data::Batch& batch) {
   return inputs;
 }
 
-BatchInTraining::BatchInTraining(const Setup& setup, loop::Step& step, const data::Batch& batch)
+double share_of(const Setup& setup, const data::Batch& batch) {
+  if (!setup.ranks.are_several() || setup.options.losses) return 1;
+  return setup.options.loss.share_that_counts(batch.target);
+}
+
+BatchInTraining::BatchInTraining(const Setup& setup, loop::Step& step, const data::Batch& batch,
+                                 double share)
     : setup_(setup),
       step_(step),
       batch_(batch),
-      is_own_(setup.options.gradient_penalty == 0 && computes(setup.network, setup.options.loss)) {
-  if (setup.ranks.are_several() && !setup.options.losses)
-    share_ = setup.options.loss.share_that_counts(batch.target);
-}
+      share_(share),
+      is_own_(setup.options.gradient_penalty == 0 && computes(setup.network, setup.options.loss)) {}
 
 data::Batch BatchInTraining::input() const {
   data::Batch result = batch_;
@@ -112,6 +117,35 @@ loop::Sums BatchInTraining::sums(const std::vector<at::Tensor>& losses) {
   for (at::Tensor* mean : {&sums_.loss, &sums_.judged})
     if (mean->defined()) *mean = sum_over(*mean, sums_.answers, sums_.examples);
   return std::move(sums_);
+}
+
+loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Batch& batch,
+                    const loop::MicroBatch& how) {
+  using Tensors = loop::Step::Tensors;
+  const auto is_elsewhere = [&](const at::Tensor& one) {  // lengths stay where they are packed
+    return one.defined() && one.device() != batch.input.device();
+  };
+  BatchInTraining one(setup, step, batch, how.weight);
+  if (setup.options.losses) return one.sums(step.batch([&] { return one.losses(); }, how));
+  if (is_elsewhere(batch.target) || is_elsewhere(batch.lengths))
+    return one.sums({step.batch([&] { return one.forward(); },
+                                [&](const at::Tensor& output) { return one.loss(output); }, how)});
+  // Of the tensors that are handed over, which are fixed ones in a recording.
+  data::Batch given;
+  std::optional<BatchInTraining> of_given;
+  const auto forward = [&](const Tensors& in) {
+    given = {in[0], in[1], in[2]};
+    return of_given.emplace(setup, step, given, how.weight).forward();
+  };
+  const auto results = [&](const at::Tensor& output, const Tensors&) {
+    Tensors all{of_given->loss(output)};
+    for (const at::Tensor& part : of_given->parts()) all.push_back(part);
+    return all;
+  };
+  Tensors values =
+      step.batch({batch.input, batch.target, batch.lengths}, {}, forward, results, how);
+  one.set_parts({values[1], values[2], values[3]});
+  return one.sums({values[0]});
 }
 
 void scale_gradients(const Setup& setup, double factor) {

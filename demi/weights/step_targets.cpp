@@ -126,4 +126,19 @@ void StepTargets::finish() {
   held_.clear();
 }
 
+void StepTargets::note_replay() {
+  const std::unique_lock lock(cache_mutex());
+  find_owned();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
+    if (!owned_[i]) continue;
+    for (auto& copy : owned_[i]->copies) {
+      const auto memory = memory_for(owned_[i]->captured, parameter, copy.dtype);
+      if (memory && memory->defined() && memory->const_data_ptr() == copy.low.const_data_ptr())
+        renew(copy, parameter);
+    }
+  }
+}
+
 }  // namespace demi::weights

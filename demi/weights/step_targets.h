@@ -56,6 +56,12 @@ class DEMI_API StepTargets {
   /// holds if the device decided to skip and nothing was written.
   void finish();
 
+  /// What begin() holds for replays, from now on the caller's: for as long as the graph lives.
+  std::vector<std::shared_ptr<const CapturedStep>> take_captured() { return std::move(captured_); }
+  /// Call after a replay of a captured step, which wrote the parameters and the copies that begin()
+  /// has returned for the capture: does what finish() does for those.
+  void note_replay();
+
  private:
   void find_owned();
   void choose_copies(std::size_t i, bool captured);

@@ -365,6 +365,7 @@ std::vector<at::Tensor> copies_of(const at::Tensor& parameter) {
 }
 
 void set_captures_step(bool captures) { step_is_captured = captures; }
+bool captures_step() { return step_is_captured; }
 
 at::Tensor low_precision(const at::Tensor& tensor, c10::ScalarType dtype, int handles) {
   if (tensor.scalar_type() == dtype) return tensor;

@@ -65,6 +65,7 @@ class DEMI_API ShowProgress : public train::Callback {
     peak_per_second_ = peak_per_second;
   }
 
+  bool needs_step(int64_t) override { return top_k_ > 0; }
   void on_epoch_begin(int64_t epoch, int64_t epochs, int64_t steps) override;
   void after_forward(const train::StepView& view, const at::Tensor& output) override;
   void on_step(const train::StepMetrics& step, int64_t examples) override;
@@ -118,6 +119,7 @@ class DEMI_API FileMetrics : public train::Callback {
   /// runs stay. TensorBoard shows each step once.
   void resume(const train::History& history);
 
+  bool needs_step(int64_t) override { return false; }
   void on_step(const train::StepMetrics& step, int64_t examples) override;
   void on_epoch_end(const train::EpochRecord& epoch) override;
   /// Writes the monitor's record of a step that on_step has reported already: a line a layer and
