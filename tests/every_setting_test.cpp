@@ -68,6 +68,7 @@ const std::vector<Elsewhere> kElsewhere{
      "ShareTheStatisticsOfBatchNormUnlessTold"},
     {"shard-optimizer", "tests/cli_ranks_test.cpp", "CliRanks", "ShareTheOptimizersState"},
     {"weight-mode", "lab/settings/resolved_test.cpp", "Plan", "TheWeightModeReachesTheOptimizer"},
+    {"cuda-graph", "lab/settings/resolved_test.cpp", "Plan", "TheGraphModeReachesTheTrainer"},
     {"recompute", "lab/workload/workload_test.cpp", "Workload", "RecomputesWhatIsAskedFor"},
     {"stop-after", "tests/cli_resume_test.cpp", "Resume", "StopAfterEndsWith75AndAutoGoesOn"},
     {"keep-best", "tests/cli_week_test.cpp", "Week", "KeepsTheBestByTheRuleThatIsAskedFor"},

@@ -62,7 +62,8 @@ struct Config {
   bool fp16_reduction = true, bf16_reduction = true;
   bool cudnn_enabled = true, cudnn_benchmark = false;
   bool deterministic = false;
-  int64_t threads = 0;  // 0: LibTorch's choice
+  std::string cuda_graph = "off";  // on, auto
+  int64_t threads = 0;             // 0: LibTorch's choice
 
   // Devices
   std::string device = "auto";

@@ -17,6 +17,7 @@ const Settings kParts[] = {
     {Part::kStep,
      {"limit",
       "overfit-batches",
+      "cuda-graph",
       "crop-padding",
       "crop-area",
       "horizontal-flip",

@@ -44,6 +44,7 @@ Config config_of(const Config& config, const RunSpec& run) {
     own.fp32_part += (config.fp32_part.empty() ? "" : ",") + run.fp32_part;
   if (!run.op_policy.empty()) own.op_policy = run.op_policy;
   if (!run.weight_mode.empty()) own.weight_mode = run.weight_mode;
+  if (!run.cuda_graph.empty()) own.cuda_graph = run.cuda_graph;
   return own;
 }
 
@@ -268,6 +269,18 @@ bool has_own_loss(const Config& config) {
   return config.model_output == "loss" && models::is_network_file(config.model);
 }
 
+loop::GraphMode graph_mode_of(const Resolved& run) {
+  const std::string& word = run.config.cuda_graph;
+  if (word == "off") return loop::GraphMode::off;
+  if (word == "on" && !run.device.is_cuda())
+    throw UsageError({.where = "--cuda-graph",
+                      .what = "a step is recorded on a CUDA device alone",
+                      .seen = "on, with " + run.device.str(),
+                      .accepted = "off or auto on other devices",
+                      .advice = "take --cuda-graph auto, or --device cuda"});
+  return word == "on" ? loop::GraphMode::on : loop::GraphMode::automatic;
+}
+
 train::BestBy best_by(const Config& config) {
   if (config.best_by == "auto") return train::BestBy::automatic;
   return config.best_by == "test_accuracy" ? train::BestBy::accuracy : train::BestBy::loss;
@@ -300,6 +313,7 @@ train::TrainerOptions trainer_options(const Resolved& run, int64_t batches_per_e
   options.device = run.device;
   options.flush_subnormals = config.flush_subnormals;
   options.backends = run.backends;
+  options.graph = graph_mode_of(run);
   const int64_t steps = train::steps_of(batches_per_epoch, batches_of_step(config));
   options.schedule = make_schedule(run, steps);
   options.momentum_schedule = make_momentum_schedule(run, steps);

@@ -312,6 +312,9 @@ TEST(Plan, ARunChangesTheSettingsThatItsVariantsName) {
   EXPECT_FALSE(own.autocast || own.skip);
   EXPECT_EQ(own.fp32_part, "a,b");
   EXPECT_EQ(own.op_policy, "of-one");
+  config.cuda_graph = "auto";
+  EXPECT_EQ(config_of(config, parse_run("fp32")).cuda_graph, "auto");
+  EXPECT_EQ(config_of(config, parse_run("fp32:cuda-graph=on")).cuda_graph, "on");
   const Config without = config_of({}, parse_run("fp16:fp32-part=b"));
   EXPECT_EQ(without.fp32_part, "b");
   config.skip = config.autocast = false;
@@ -339,6 +342,20 @@ TEST(Plan, MomentsReachTheOptimizerThatKeepsSome) {
   EXPECT_EQ(codes("1").scalar_type(), at::kChar);
   EXPECT_TRUE(at::equal(codes("1"), codes("1")));
   EXPECT_FALSE(at::equal(codes("1"), codes("2"))) << "the run's seed rounds";
+}
+
+TEST(Plan, TheGraphModeReachesTheTrainer) {
+  const auto mode = [](const char* word, c10::Device device) {
+    Config config;
+    set(config, "cuda-graph", word, "--cuda-graph");
+    return trainer_options(resolve(config, parse_run("bf16"), device), 1).graph;
+  };
+  const c10::Device gpu(c10::kCUDA, 0);
+  EXPECT_EQ(mode("off", gpu), loop::GraphMode::off);
+  EXPECT_EQ(mode("auto", gpu), loop::GraphMode::automatic);
+  EXPECT_EQ(mode("auto", c10::kCPU), loop::GraphMode::automatic);
+  EXPECT_EQ(mode("on", gpu), loop::GraphMode::on);
+  EXPECT_THROW(mode("on", c10::kCPU), UsageError);
 }
 
 TEST(Plan, TheWeightModeReachesTheOptimizer) {

@@ -33,7 +33,16 @@ void set_scale(RunSpec& run, std::string_view number) {
                       .accepted = "a number such as 128 or 65536"});
 }
 
-constexpr std::array<Variant, 11> kVariants{{
+void set_graph(RunSpec& run, std::string_view word) {
+  if (word != "on" && word != "auto" && word != "off")
+    throw UsageError({.where = "settings.parse_run",
+                      .what = "no such mode of a CUDA graph",
+                      .seen = word,
+                      .accepted = "on, auto, off"});
+  run.cuda_graph = word;
+}
+
+constexpr std::array<Variant, 12> kVariants{{
     {"no-scaler", "", false,
      [](RunSpec& r, auto) {
        r.loss_scale = {LossScale::Kind::off, 0};
@@ -51,6 +60,7 @@ constexpr std::array<Variant, 11> kVariants{{
     {"split", "", false, [](RunSpec& r, auto) { r.weight_mode = "split"; }},
     {"split24", "", false, [](RunSpec& r, auto) { r.weight_mode = "split24"; }},
     {"stochastic", "", false, [](RunSpec& r, auto) { r.weight_mode = "stochastic"; }},
+    {"cuda-graph", "WORD", false, set_graph},
     {"no-autocast", "", true, [](RunSpec& r, auto) { r.autocast = false; }},
     {"fp32-part", "NAME", true, add_part},
     {"op-policy", "FILE", true, [](RunSpec& r, std::string_view file) { r.op_policy = file; }},
@@ -128,6 +138,7 @@ std::string typed_options(std::string_view text) {
     options += " --loss-scale " + to_text(run.loss_scale);
   if (!run.skip) options += " --no-skip";
   if (!run.weight_mode.empty()) options += " --weight-mode " + run.weight_mode;
+  if (!run.cuda_graph.empty()) options += " --cuda-graph " + run.cuda_graph;
   if (!run.autocast) options += " --no-autocast";
   if (!run.fp32_part.empty()) options += " --fp32-part " + run.fp32_part;
   if (!run.op_policy.empty()) options += " --op-policy " + run.op_policy;

@@ -22,6 +22,7 @@ struct RunSpec {
   std::string fp32_part = {};    // fp32-part=NAME; several by comma, as Config::fp32_part
   std::string op_policy = {};    // op-policy=FILE
   std::string weight_mode = {};  // split, split24, stochastic: as --weight-mode; empty: not given
+  std::string cuda_graph = {};   // cuda-graph=WORD: as --cuda-graph; empty: not given
 };
 
 /// A run in that precision, without a variant.

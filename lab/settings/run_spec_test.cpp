@@ -23,6 +23,7 @@ TEST(RunSpec, VariantsChangeOneThingEach) {
   EXPECT_TRUE(plain.autocast && plain.skip && plain.fp32_part.empty() && plain.op_policy.empty());
   EXPECT_FALSE(parse_run("fp16:no-autocast").autocast);
   EXPECT_FALSE(parse_run("fp32:no-skip").skip);
+  EXPECT_EQ(parse_run("fp32:cuda-graph=on").cuda_graph, "on");
   EXPECT_EQ(parse_run("bf16:op-policy=some/file.policy").op_policy, "some/file.policy");
   const RunSpec parts = parse_run("fp16:fp32-part=layer4:scale=8:fp32-part=fc");
   EXPECT_EQ(parts.fp32_part, "layer4,fc");
@@ -51,6 +52,8 @@ TEST(RunSpec, WrongOnesAreAnsweredWithTheNearest) {
     expect_refused(std::string("fp16:scale=") + number, "positive number");
   expect_refused("fp16:fp32-part=", "names nothing");
   expect_refused("fp16:op-policy=", "op-policy=FILE");
+  expect_refused("fp16:cuda-graph", "did you mean cuda-graph=WORD?");
+  expect_refused("fp16:cuda-graph=yes", "on, auto, off");
   expect_refused("", "no such precision");
 }
 
