@@ -46,8 +46,8 @@ void add_options(CLI::App& command, CompareArguments& a) {
       "--runs", a.runs,
       "Runs, by comma: fp32, tf32, bf16, fp16, bf16-true, fp16-true, fp64, each with a variant "
       "after a colon if wanted: fp16:no-scaler (scaler, scale=128, statistics, no-skip, "
-      "split, split24, stochastic, no-autocast, fp32-part=NAME, op-policy=FILE) [those of the "
-      "recipe; else fp32,bf16 on a CPU, fp32,fp16 on CUDA]");
+      "split, split24, stochastic, cuda-graph=on, no-autocast, fp32-part=NAME, op-policy=FILE) "
+      "[those of the recipe; else fp32,bf16 on a CPU, fp32,fp16 on CUDA]");
   command.add_option("--sweep", a.sweep,
                      "Compare once for each value of a setting: batch-size=128,256,512,513");
   command.add_flag(

@@ -3,8 +3,8 @@
 #
 # For a machine with an NVIDIA GPU: builds with the CUDA kernels required, runs every test labelled gpu (recorded work first, then
 # kernels, scaler, step, NCCL, every recipe and every example in fp16 and bf16; one that is skipped counts as failed), runs the
-# kernels under compute-sanitizer (on PATH, or beside nvcc), reads the kernels' machine code, times the step and recipes that need no
-# data on the device, the step beside Python PyTorch where there is one (PEER names its interpreter; made by
+# kernels under compute-sanitizer (on PATH, or beside nvcc), reads the kernels' machine code, times recipes with and without a CUDA
+# graph (fashion-cnn where Fashion-MNIST is), the step and recipes that need no data on the device, the step beside Python PyTorch where there is one (PEER names its interpreter; made by
 # benchmarks/peers/make_env.sh), and writes one results file. What this build or this machine does not have is named, not run.
 #   --libtorch  a LibTorch with CUDA (the folder with include/ and lib/); without it, the one that CMake finds
 #   --build     build folder (default build/cuda)
@@ -105,6 +105,26 @@ step "device" nvidia-smi --query-gpu=name,driver_version,memory.total,compute_ca
 step "configure" "${configure[@]}"
 step "build" cmake --build "$build" -j "$jobs"
 step "recorded work" ctest --test-dir "$build" -R '^gpu\.graph$' --no-tests=error --output-on-failure
+# The host's time of a small network's step is longer than the device's: what recording it in a CUDA graph gains. Documentation is the
+# text, and, two bytes a word, the tokens: ASCII has none beyond GPT-2's 50,257.
+text=TEXT
+if [ -z "$dry" ]; then
+  text=$(mktemp)
+  trap 'rm -f "$text"' EXIT
+  cat docs/reference/*.md | LC_ALL=C tr -d '\200-\377' >"$text"
+fi
+graphs=fp32,fp32:cuda-graph=on,fp16,fp16:cuda-graph=on
+if [ -n "$dry" ] || "$build/demi" data check fashion-mnist >/dev/null 2>&1; then
+  bench "graph fashion-cnn" recipe fashion-cnn --device cuda --runs "$graphs" --warmup 10 --steps 50
+  step "graph main job" "$build/demi" compare --device cuda --runs "$graphs"
+else
+  printf '\n## graph fashion-cnn, graph main job\nnot on this machine: Fashion-MNIST (demi data get fashion-mnist)\n' | tee -a "$out"
+fi
+bench "graph mlp" recipe mlp --device cuda --runs "$graphs" --warmup 10 --steps 50
+bench "graph gpt-shakespeare" recipe gpt-shakespeare --data text --train-file "$text" --test-file "$text" --device cuda --runs "$graphs" \
+  --warmup 10 --steps 20
+bench "graph gpt2" recipe gpt2 --train-file "$text" --test-file "$text" --tokens-per-step 0 --no-bias --device cuda \
+  --runs bf16,bf16:cuda-graph=on --warmup 10
 step "tests" gpu_tests
 # Of batch norm's kernels, too. Operators call them only where DEMI_BATCH_NORM=cuda asks, until this says "batch norm: same bits".
 sanitized "memcheck racecheck synccheck initcheck" "the step's kernels" "$build/demi_cuda_check"

@@ -22,89 +22,79 @@ namespace {
 
 constexpr double kFirstLoss = 0.02, kMeanLoss = 0.1;  // accepted relative differences to FP32
 
-// Some batches of a training set from a place in its order on. A smaller one at an epoch's end is
-// left out: steps of another size have another time.
+// The first batches of a training set, whose order begins anew where it ends. A smaller one at an
+// epoch's end is left out: steps of another size have another time.
 class Stretch : public data::Loader {
  public:
-  Stretch(const data::Loader& all, int64_t batch_size, int64_t start, int64_t batches)
+  Stretch(const data::Loader& all, int64_t batch_size, int64_t batches)
       : all_(all),
         whole_(std::max<int64_t>(all.examples() / batch_size, 1)),
         batch_size_(std::min(batch_size, all.examples())),
-        start_(start),
         batches_(batches) {}
   int64_t examples() const override { return batches_ * batch_size_; }
   int64_t batches() const override { return batches_; }
   data::Batch batch(int64_t, int64_t position) const override {
-    return all_.batch((start_ + position) / whole_, (start_ + position) % whole_);
+    return all_.batch(position / whole_, position % whole_);
   }
 
  private:
   const data::Loader& all_;
-  int64_t whole_, batch_size_, start_, batches_;
+  int64_t whole_, batch_size_, batches_;
 };
 
-// A precision's network in training, a few steps at a time.
+// A precision's network in training, a few steps at a time. They are one fit, so that a step that
+// was recorded in a CUDA graph is replayed in all rounds.
 class Runner {
  public:
-  /// `steps`: of the whole measurement, for which a schedule is made where an epoch has fewer.
-  Runner(settings::Resolved run, const workload::Workload& workload, int64_t steps)
+  /// `steps`: of the whole measurement. `read_every`: of a round.
+  Runner(settings::Resolved run, const workload::Workload& workload, int64_t steps,
+         int64_t read_every)
       : run_(std::move(run)),
-        workload_(workload),
-        network_(workload.make_network(static_cast<uint64_t>(run_.config.seed))),
-        optimizer_(settings::make_optimizer(run_, network_)),
-        options_(settings::trainer_options(
-            run_,
-            std::max(workload.train->batches(), steps * settings::batches_of_step(run_.config)))),
-        schedule_(std::exchange(options_.schedule, {})),
-        momentum_schedule_(std::exchange(options_.momentum_schedule, {})) {
-    options_.epochs = 1;
-    options_.max_steps = 0;
-    options_.give_up_after = 0;  // check_losses decides that
-    settings::keep_in_fp32(run_, network_);
-  }
+        network_(network_of(run_, workload)),
+        trainer_(network_, settings::make_optimizer(run_, network_),
+                 options_of(run_, *workload.train, steps, read_every)),
+        stretch_(*workload.train, run_.config.batch_size,
+                 steps * settings::batches_of_step(run_.config)),
+        parts_(trainer_, stretch_) {}
 
-  // Goes on where the last call ended: rate and loss scale too.
-  train::History train(int64_t steps) {
-    for (auto& group : optimizer_->param_groups()) group.options().set_lr(run_.config.lr);
-    options_.read_every = steps;
-    options_.schedule = from_here(schedule_);
-    options_.momentum_schedule = from_here(momentum_schedule_);
-    torch::manual_seed(static_cast<uint64_t>(run_.config.seed + position_));
-    train::Trainer trainer(network_, optimizer_, options_);
-    const Stretch stretch(*workload_.train, run_.config.batch_size, position_,
-                          steps * options_.accumulate);
-    train::History history = trainer.fit(stretch);
-    position_ += stretch.batches();
-    step_ += steps;
-    carry_scale(history.steps.back());
-    skipped_ += history.skipped_steps;
-    return history;
+  void train(int64_t steps) {
+    torch::manual_seed(static_cast<uint64_t>(run_.config.seed + steps_));
+    parts_.advance(steps);
+    steps_ += steps;
   }
+  // Of the steps that were read.
+  const train::History& history() const { return parts_.history(); }
+  // The next round has no steps to read but its own.
+  void read() { parts_.checkpoint(); }
 
   const std::string& label() const { return run_.spec.label; }
   const train::Network& network() const { return network_; }
-  int64_t skipped() const { return skipped_; }
 
  private:
-  // A new Trainer begins with a new scaler, so the scale is carried over; a fixed scale need not
-  // be.
-  void carry_scale(const train::StepMetrics& last) {
-    if (!last.loss_scale || options_.loss_scale.kind == LossScale::Kind::fixed) return;
-    options_.scaler.init_scale =
-        *last.loss_scale * (last.skipped ? options_.scaler.backoff_factor : 1);
+  static train::Network network_of(const settings::Resolved& run,
+                                   const workload::Workload& workload) {
+    train::Network network = workload.make_network(static_cast<uint64_t>(run.config.seed));
+    settings::keep_in_fp32(run, network);
+    return network;
   }
-  optim::lr::Schedule from_here(const optim::lr::Schedule& rule) const {
-    if (!rule) return {};
-    return [rule, start = step_](int64_t step, double base) { return rule(start + step, base); };
+  // The schedule is made for all steps, where an epoch has fewer.
+  static train::TrainerOptions options_of(const settings::Resolved& run, const data::Loader& all,
+                                          int64_t steps, int64_t read_every) {
+    train::TrainerOptions options = settings::trainer_options(
+        run, std::max(all.batches(), steps * settings::batches_of_step(run.config)));
+    options.epochs = 1;
+    options.max_steps = 0;
+    options.give_up_after = 0;  // check_losses decides that
+    options.read_every = read_every;
+    return options;
   }
 
   const settings::Resolved run_;
-  const workload::Workload& workload_;
   train::Network network_;
-  std::shared_ptr<torch::optim::Optimizer> optimizer_;
-  train::TrainerOptions options_;
-  optim::lr::Schedule schedule_, momentum_schedule_;
-  int64_t position_ = 0, step_ = 0, skipped_ = 0;
+  train::Trainer trainer_;
+  Stretch stretch_;
+  train::Trainer::Parts parts_;
+  int64_t steps_ = 0;
 };
 
 std::vector<double> losses_of(const train::History& history) {
@@ -159,7 +149,7 @@ RecipeTiming timing_of(const Runner& runner, const Times& ms, double loss) {
           .min_ms = ms.least(),
           .max_ms = ms.most(),
           .loss = loss,
-          .skipped_steps = runner.skipped()};
+          .skipped_steps = runner.history().skipped_steps};
 }
 
 }  // namespace
@@ -186,15 +176,17 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
   if (options.before) options.before(workload);
   std::vector<std::unique_ptr<Runner>> runners;
   for (const settings::RunSpec& run : runs_of(options, device))
-    runners.push_back(std::make_unique<Runner>(settings::resolve(options.config, run, device),
-                                               workload,
-                                               options.warmup + options.rounds * options.steps));
+    runners.push_back(
+        std::make_unique<Runner>(settings::resolve(options.config, run, device), workload,
+                                 options.warmup + options.rounds * options.steps, options.steps));
 
   Parts parts(options.on_part, runners.size() * (1 + static_cast<std::size_t>(options.rounds)));
   std::vector<std::vector<double>> warmup;
   for (const auto& runner : runners) {
     parts.begin("warm-up of " + runner->label());
-    warmup.push_back(losses_of(runner->train(options.warmup)));
+    runner->train(options.warmup);
+    runner->read();
+    warmup.push_back(losses_of(runner->history()));
     check_losses(runner->label(), warmup.front(), warmup.back());
   }
   std::vector<Times> ms(runners.size());
@@ -202,7 +194,7 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
     for (std::size_t i = 0; i < runners.size(); ++i) {
       parts.begin(
           fmt::format("round {} of {}, {}", round + 1, options.rounds, runners[i]->label()));
-      ms[i].add(1e3 * runners[i]->train(options.steps).seconds() / options.steps);
+      ms[i].add(milliseconds(device, [&] { runners[i]->train(options.steps); }) / options.steps);
     }
 
   RecipeBenchResult result{

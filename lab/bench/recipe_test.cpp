@@ -87,6 +87,17 @@ TEST(BenchRecipe, RunsAreChosenAndFp32IsAlwaysThere) {
   EXPECT_EQ(result.runs[1].skipped_steps, 0);
 }
 
+TEST(BenchRecipe, ARunInACudaGraphStandsBesideThePlainOne) {
+  RecipeBenchOptions options = tiny();
+  options.runs = settings::parse_runs("bf16,bf16:cuda-graph=auto");
+  const RecipeBenchResult result = bench_recipe(options, c10::kCPU);
+  ASSERT_EQ(result.runs.size(), 3u);
+  EXPECT_EQ(result.runs[2].precision, "bf16:cuda-graph=auto");
+  EXPECT_EQ(result.runs[1].loss, result.runs[2].loss) << "on a CPU it runs plainly";
+  options.runs = {settings::parse_run("fp32:cuda-graph=on")};
+  EXPECT_THAT(refusal(options), HasSubstr("--cuda-graph"));
+}
+
 TEST(BenchRecipe, AnFp32PartOfTheWholeModelTrainsAsInFp32) {
   RecipeBenchOptions options = tiny();
   options.config.fp32_part = "layers.0,layers.2,layers.4";
