@@ -114,8 +114,9 @@ class RecipeTest(unittest.TestCase):
     def test_each_recipe_with_its_batches(self):
         for recipe, sizes in self.SMALL.items():
             with self.subTest(recipe=recipe):
+                precision = "fp32" if recipe == "imdb-lstm" else "bf16"  # oneDNN has no LSTM in bf16 for AVX2
                 found = printed(recipe_peer.main, recipe, *sizes, "--batch-size", 2, "--loader", "--warmup", 1, "--steps", 2,
-                                "--precision", "bf16")
+                                "--precision", precision)
                 self.assertTrue(0 < found["min_ms"] <= found["ms"] <= found["max_ms"])
                 self.assertEqual((found["data"], found["compile"], found["batch_size"]), ("loader", None, 2))
                 self.assertEqual(found["flop"] is None, recipe == "imdb-lstm")

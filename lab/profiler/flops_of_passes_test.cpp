@@ -15,6 +15,7 @@
 
 #include "demi/attention/attention.h"
 #include "demi/autocast/autocast.h"
+#include "demi/core/instruction_set.h"
 #include "demi/core/source_dir_testing.h"
 #include "demi/profile/phase_timer.h"
 #include "lab/models/gpt.h"
@@ -178,6 +179,9 @@ TEST(FlopsOfPasses, OfVectorsAndInPlaceOps) {
 
 // demi's own kernels call no op of LibTorch, and are work all the same.
 TEST(FlopsOfPasses, KernelsOfDemisAreOps) {
+  const InstructionSet& instructions = onednn_instruction_set();
+  if (!instructions.amx_bf16 && !instructions.avx512_bf16)
+    GTEST_SKIP() << "no AVX512_BF16: attention by tiles is LibTorch's";
   const Tensor q = torch::rand({2, 4, 256, 16}).to(torch::kBFloat16);
   const Forced forced("tiles");
   const Summary s = recorded([&] {
