@@ -553,6 +553,34 @@ TEST(GraphedStep, AnExceptionOfTheProgramInARecordingIsItsOwn) {
 }
 
 // What the recording of finish() has told optimizer and scaler is forgotten.
+// The second run has another op than the third, so that one more is compared, and that one throws.
+TEST(GraphedStep, AnExceptionBetweenRunsThatDifferIsThatOfThePlainStep) {
+  expect_same_run(
+      {},
+      [](Training& training) {
+        training.loss = [](const at::Tensor& out, const Tensors& to) {
+          return cross_entropy(out, to[0]);
+        };
+        const auto usual = training.loss;
+        for (int i = 0; i < 14; ++i) {
+          if (i == 1)
+            training.loss = [&](const at::Tensor& out, const Tensors& to) {
+              return usual(out, to) + out.square().mean();
+            };
+          if (i == 2) training.loss = usual;
+          if (i == 3) {
+            training.loss = [](const at::Tensor&, const Tensors&) -> at::Tensor {
+              throw std::runtime_error("of the program");
+            };
+            EXPECT_THROW(training.take(i), std::runtime_error);
+            training.loss = usual;
+          }
+          training.take(i);
+        }
+      },
+      8);
+}
+
 TEST(GraphedStep, AFinishThatCannotBeRecordedRunsPlainly) {
   Tensors seen[2];
   for (const bool graphed : {false, true}) {
@@ -643,6 +671,17 @@ class Watcher : public demi::loop::StepObserver {
  private:
   int64_t interval_;
 };
+
+// Observers hear of a run that cannot be recorded as of any.
+TEST(GraphedStep, ARefusedRunTellsItsObserversAll) {
+  Training training({}, GraphMode::automatic);
+  faults()[2].plant(training);
+  auto watcher = std::make_shared<Watcher>(0);  // needs no step
+  training.step->watch(watcher);
+  for (int i = 0; i < 10; ++i) training.take(i);
+  EXPECT_NE(training.step->graph_counts().refusal, "");
+  EXPECT_EQ(watcher->inside.back(), 10);
+}
 
 TEST(GraphedStep, ObserversHearOfEveryStepAndOfTheInsideWhereTheyNeedIt) {
   std::vector<std::vector<double>> losses(2), norms(2);

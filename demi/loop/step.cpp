@@ -71,6 +71,7 @@ Step::Tensors Step::batch(const Tensors& inputs, const Tensors& targets, const F
 void Step::pass(const MicroBatch& how) {
   Impl& step = *impl_;
   step.or_drop([&] {
+    step.is_watched = true;
     step.begin(how);
     const bool ends = step.turns.ends(how);
     if (ends)

@@ -166,6 +166,7 @@ void StepGraphs::clear() {
 void StepGraphs::forget() {
   gradients_.reset();
   is_plain_ = false;
+  if (!refusal_.empty()) kinds_.clear();  // their memory is of no use any more
 }
 
 void StepGraphs::require_device(const Tensors& given) const {
@@ -263,7 +264,7 @@ StepGraphs::Output StepGraphs::run(Key key, const Tensors& inputs, const Tensors
     if (replay(kind, inputs, targets, output)) return output;
     kind = Kind{.used = kind.used};  // it is no longer what a step does
   }
-  if (kind.runs >= kPlainRuns && is_steady(kind) && record(kind, inputs, targets, body)) {
+  if (kind.first && kind.second && is_steady(kind) && record(kind, inputs, targets, body)) {
     if (replay(kind, inputs, targets, output)) return output;
     give_up("what was recorded does not hold at once");
   }
@@ -345,13 +346,13 @@ bool StepGraphs::record(Kind& kind, const Tensors& inputs, const Tensors& target
   make_room();
   Tensors before;
   for (const at::Tensor& p : parameters_) before.push_back(p.grad());
-  kind.inputs = fixed(inputs);
-  kind.targets = fixed(targets);
   const graph::DeviceGraph* beside = nullptr;
   for (const auto& [key, other] : kinds_)
     if (other->graph) beside = other->graph.get();
-  kind.graph = source_.make(options_.device, beside);
   try {
+    kind.inputs = fixed(inputs);
+    kind.targets = fixed(targets);
+    kind.graph = source_.make(options_.device, beside);
     const OnStream side(*side_);  // waits for it again when nothing is recorded there any more
     const CapturesStep captures;
     graph::RecordingScope recording;

@@ -426,7 +426,7 @@ at::Tensor Step::Impl::run_replayable(const Program& program, const MicroBatch& 
   if (begins)
     for (BatchNormGuard& guard : guards) guard.remember();
   std::vector<at::Tensor> losses = losses_of(program, {}, timer);
-  send_back(losses, how, /*sends=*/true, {}, timer);
+  send_back(losses, how, turns.ends(how), {}, timer);
   return losses.front();
 }
 
@@ -435,7 +435,7 @@ Step::Tensors Step::Impl::run_given(const Tensors& inputs, const Tensors& target
                                     const MicroBatch& how) {
   const bool begins = !claim->is_open();
   if (begins) {
-    is_watched = false;
+    is_watched = graphs && !graphs->refusal().empty();
     each_observer([&](StepObserver& one) { is_watched |= one.needs_step(steps + 1); });
   }
   const bool is_plain = !graphs || is_watched || turns.is_of_some(how);
