@@ -7,8 +7,10 @@
 
 #include <cmath>
 #include <memory>
+#include <string>
 #include <vector>
 
+#include "demi/core/error.h"
 #include "demi/distributed/distributed_data_parallel.h"
 #include "demi/distributed/ranks_testing.h"
 #include "demi/loop/step.h"
@@ -78,6 +80,28 @@ TEST(StepOnRanks, SendsAtTheEndOfATurnAlone) {
     EXPECT_EQ(of_d.rounds(), 1);
     for (const StepResult& result : step.finish()) EXPECT_FALSE(result.skipped());
     group.require_same("the weights", of_g.checksums() + of_d.checksums());
+  }));
+}
+
+// A graph repeats no hook, so that a step of several ranks runs plainly.
+TEST(StepOnRanks, AStepThatMayBeRecordedSendsOnceAllTheSame) {
+  expect_no_error(testing::on_ranks(2, [](ProcessGroup& group) {
+    auto model = make_linear(4, 1);
+    DistributedDataParallel parallel(*model, group);
+    optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+    const Job job{.models = {model.get()}, .optimizers = {&sgd}, .parallel = {&parallel}};
+    EXPECT_THROW(Step(job, {.graph = GraphMode::on}), UsageError);
+    Step step(job, {.accumulate = 2, .graph = GraphMode::automatic});
+    EXPECT_NE(step.graph_counts().refusal.find("ranks"), std::string::npos);
+    for (int64_t n = 0; n < 4; ++n) {
+      step.batch(
+          {rows(n, group.rank())}, {},
+          [&](const Step::Tensors& in) { return model->forward(in[0]); },
+          [](const at::Tensor& out, const Step::Tensors&) { return out.square().mean(); });
+      EXPECT_EQ(parallel.rounds(), (n + 1) / 2);
+      if (step.is_due()) step.finish();
+    }
+    group.require_same("the weights", parallel.checksums());
   }));
 }
 
