@@ -130,6 +130,9 @@ StepGraphs::StepGraphs(const Job& job, const Options& options, const torch::nn::
               .seen = refusal_,
               .accepted = "demi's optimizers on one CUDA device, without ranks",
               .advice = "take GraphMode::automatic, which then runs the step plainly"});
+    if (!options.device.is_cpu()) {
+      TORCH_WARN("[loop.Step] the step is not recorded in a graph and runs plainly: ", refusal_);
+    }
     return;
   }
   side_ = c10::impl::VirtualGuardImpl(options.device.type())
