@@ -30,6 +30,12 @@ std::string why_no_number(const std::string& text) {
          std::to_string(INT64_MIN) + " to " + std::to_string(INT64_MAX);
 }
 
+std::string why_empty(const std::string& text) {
+  return text.empty() ? "the value is empty, as a variable of the shell that is not set; leave the "
+                        "option out for its default"
+                      : "";
+}
+
 }  // namespace
 
 std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments,
@@ -56,12 +62,15 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
   return all;
 }
 
-void refuse_numbers_beyond_64_bits(CLI::App& app) {
+void check_values(CLI::App& app) {
   for (CLI::Option* option : app.get_options())
     if (option->get_type_name() == "INT")
       option->check(CLI::Validator([](std::string& text) { return why_no_number(text); }, ""));
+  for (const char* name : {"--runs", "--precision", "--sweep"})
+    if (CLI::Option* option = app.get_option_no_throw(name))
+      option->check(CLI::Validator([](std::string& text) { return why_empty(text); }, ""));
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
-    refuse_numbers_beyond_64_bits(*command);
+    check_values(*command);
 }
 
 }  // namespace demi::cli

@@ -12,7 +12,8 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
                                            const CLI::App& app);
 
 /// Makes each option with a whole number refuse one beyond 64 bits, which CLI11 would round to the
-/// nearest.
-void refuse_numbers_beyond_64_bits(CLI::App& app);
+/// nearest, and --runs, --precision and --sweep an empty value, which would be that of an option
+/// that is not given.
+void check_values(CLI::App& app);
 
 }  // namespace demi::cli

@@ -193,7 +193,7 @@ int run(int argc, char** argv) {
   // Scripts append what they change: of one option given twice the last counts.
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_commands(app);
-  refuse_numbers_beyond_64_bits(app);
+  check_values(app);
   try {
     if (asks_for_versions({argv + 1, argv + argc})) {
       print_versions();

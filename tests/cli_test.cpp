@@ -94,6 +94,10 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
   expect({"compare", "--runs", "fp32,bf61"}, "did you mean bf16?");
   expect({"compare", "--runs", "fp32,fp32"}, "twice");
   expect({"compare", "--runs", "fp16:scale=-1"}, "positive number");
+  expect({"compare", "--runs", ""}, "--runs: the value is empty");
+  expect({"bench", "recipe", "--runs="}, "--runs: the value is empty");
+  expect({"eval", "model.safetensors", "--precision", ""}, "--precision: the value is empty");
+  expect({"compare", "--sweep", "", "--steps", "1"}, "--sweep: the value is empty");
   expect({"compare", "--epochs", "0"}, "too small");
   expect({"compare", "--epochs", "three"}, "--epochs");
   expect({"compare", "--device", "gpu"}, "no such device");
