@@ -138,11 +138,24 @@ std::string first_unexpected(const CLI::App& command) {
   return "";
 }
 
-int report_usage_error(const CLI::App& app, const CLI::ParseError& error) {
+// Whether an argument begins with `word` only behind "--", where none is an option.
+bool is_behind_mark(const std::string& word, const std::vector<std::string>& arguments) {
+  const auto mark = std::ranges::find(arguments, "--");
+  const auto is_word = [&](const std::string& argument) { return argument.starts_with(word); };
+  return mark != arguments.end() && std::none_of(arguments.begin(), mark, is_word);
+}
+
+int report_usage_error(const CLI::App& app, const CLI::ParseError& error,
+                       const std::vector<std::string>& arguments) {
   std::string text = error.what();
   const CLI::App& command = deepest_parsed(app);
-  if (dynamic_cast<const CLI::ExtrasError*>(&error))
-    text = unexpected(command, first_unexpected(command));
+  if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
+    const std::string word = first_unexpected(command);
+    const bool is_literal = word.starts_with("-") && is_behind_mark(word, arguments);
+    text = is_literal
+               ? "unknown argument " + word + ": behind -- nothing is an option; leave -- out"
+               : unexpected(command, word);
+  }
   say("demi: ", text);
   say("see: ", full_name(command) + " --help");
   return kUsage;
@@ -194,19 +207,19 @@ int run(int argc, char** argv) {
   app.option_defaults()->multi_option_policy(CLI::MultiOptionPolicy::TakeLast);
   add_commands(app);
   check_values(app);
+  const std::vector<std::string> arguments(argv + 1, argv + argc);
   try {
-    if (asks_for_versions({argv + 1, argv + argc})) {
+    if (asks_for_versions(arguments)) {
       print_versions();
       return kDone;
     }
     require_libtorch();
-    app.parse(without_help_command(
-        arguments_for_parser(with_empty_values({argv + 1, argv + argc}, app))));
+    app.parse(without_help_command(arguments_for_parser(with_empty_values(arguments, app))));
     return kDone;
   } catch (const CLI::Success& success) {  // --help, --version
     return app.exit(success);
   } catch (const CLI::ParseError& error) {
-    return report_usage_error(app, error);
+    return report_usage_error(app, error, arguments);
   } catch (const Exit& exit) {
     return exit.code;
   } catch (const std::exception& error) {

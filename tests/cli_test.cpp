@@ -90,6 +90,10 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
   expect({"tables"}, "unknown command tables; known: compare, train, eval");
   expect({"bench", "tables"}, "unknown command tables; known: recipe, model, matmul");
   expect({"doctor", "tables"}, "unknown argument tables\n");
+  for (const char* limit : {"--limit", "--limit=3"})
+    expect({"train", "mlp", "--", limit, "3"},
+           "unknown argument --limit: behind -- nothing is an option; leave -- out\n");
+  expect({"train", "mlp", "--limt", "3", "--", "--limit"}, "did you mean --limit?");
   expect({"compare", "fashion-cn"}, "did you mean fashion-cnn?");
   expect({"compare", "--runs", "fp32,bf61"}, "did you mean bf16?");
   expect({"compare", "--runs", "fp32,fp32"}, "twice");
