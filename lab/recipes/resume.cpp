@@ -247,6 +247,7 @@ settings::Config resumed_config(const settings::Config& begun,
                                 std::span<const settings::Assignment> given,
                                 const std::filesystem::path& run) {
   settings::Config config = begun;
+  config.stop_after = settings::Config().stop_after;  // of the process that it has ended
   for (const settings::Assignment& a : that_count(given)) {
     if (settings::gives_way_to_own_folder(a, begun)) continue;
     const settings::Setting& setting = setting_of(a.name);

@@ -27,8 +27,9 @@ DEMI_API OnResume on_resume(std::string_view setting);
 /// differ; of several with one name the last counts. Settings in `given` with the value that they
 /// had are accepted; so are batch-size auto and precision mixed, which were found when it began.
 /// With another number of ranks, batch_size becomes the one that keeps the batch of all ranks
-/// together, and may be given as that. `run` names it in messages. Throws UsageError for a setting
-/// that may not differ, with the old and the new value.
+/// together, and may be given as that. A time limit (stop_after) counts only if it is given: that
+/// of `begun` was its process's. `run` names it in messages. Throws UsageError for a setting that
+/// may not differ, with the old and the new value.
 DEMI_API settings::Config resumed_config(const settings::Config& begun,
                                          std::span<const settings::Assignment> given,
                                          const std::filesystem::path& run);

@@ -153,6 +153,15 @@ TEST(Resume, OneRankSharesNoOptimizerState) {
               HasSubstr("nobody to share"));
 }
 
+// Else a run whose start takes as long would never take a step.
+TEST(Resume, TheTimeLimitIsOfTheProcessThatWasGivenIt) {
+  settings::Config config = begun();
+  config.stop_after = "2s";
+  EXPECT_EQ(resumed({}, config).stop_after, "0");
+  EXPECT_EQ(resumed({{"stop-after", "11h50m", "--stop-after"}}, config).stop_after, "11h50m");
+  EXPECT_EQ(resumed({{"stop-after", "2s", "DEMI_STOP_AFTER"}}, config).stop_after, "2s");
+}
+
 TEST(Resume, WhatWasFoundWhenTheRunBeganMayBeAskedForAgain) {
   EXPECT_EQ(resumed({{"batch-size", "auto", "--batch-size"}}).batch_size, 96);
   EXPECT_EQ(resumed({{"precision", "mixed", "--mp"}}).precision, "bf16");
