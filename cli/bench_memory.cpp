@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +11,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/settings.h"
 #include "cli/status_line.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
@@ -29,13 +29,13 @@ namespace {
 // Settings of a recipe that decide what a step holds: its model's own, and these.
 bool is_of_step(const settings::Setting& setting) {
   return setting.name == "optimizer" || setting.name == "accumulate" ||
-         setting.name == "recompute" || (settings::is_of_models(setting.name) && !setting.is_flag);
+         setting.name == "recompute" || settings::is_of_models(setting.name);
 }
 
 struct MemoryArguments {
   bench::MemoryBenchOptions bench;
   std::string model = "fashion-cnn", runs, device = "auto";
-  std::map<std::string, std::string> settings;  // that were typed
+  SettingOptions settings;
   Output output;
 };
 
@@ -56,7 +56,7 @@ std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResul
   if (a.bench.forward) line += " --forward";
   if (a.bench.whole_logits) line += " --whole-logits";
   if (!a.runs.empty()) line += " --runs " + a.runs;
-  for (const auto& [name, value] : a.settings) line += fmt::format(" --{} {}", name, value);
+  line += a.settings.typed();
   if (a.bench.classes > 0) line += fmt::format(" --classes {}", a.bench.classes);
   return line + fmt::format(" --vocabulary {} --device {}", a.bench.vocabulary, a.device);
 }
@@ -157,20 +157,17 @@ report::Table memory_table(const MemoryArguments& a, const bench::MemoryBenchRes
 void bench_memory(MemoryArguments& a) {
   const c10::Device device = pick_device(a.device);
   a.bench.config = settings::config_of(recipe_or_model(a.model), {.on_gpu = device.is_cuda()});
+  const std::vector<settings::Assignment> given = a.settings.typed_ones();
   for (const auto& [name, why] :
        {std::pair("accumulate", "a forward pass accumulates no gradients"),
         std::pair("recompute", "a forward pass keeps nothing to recompute")})
-    if (a.bench.forward && a.settings.contains(name))
+    if (a.bench.forward && std::ranges::count(given, name, &settings::Assignment::name) > 0)
       throw UsageError({.where = std::string("--") + name,
                         .what = why,
                         .seen = "--forward",
                         .accepted = "one of the two",
                         .advice = "leave --forward out to measure training steps"});
-  std::vector<settings::Assignment> given;
-  for (const auto& [name, value] : a.settings) {
-    settings::set(a.bench.config, name, value, "--" + name);
-    given.push_back({name, value, "--" + name});
-  }
+  settings::set_all(a.bench.config, given);
   settings::check_effects(a.bench.config, given);
   if (!a.runs.empty()) a.bench.runs = settings::parse_runs(a.runs);
   a.bench.on_part = PartProgress();
@@ -205,14 +202,7 @@ void add_bench_memory(CLI::App& bench) {
   command->add_option("--runs", a->runs,
                       "Runs to compare with fp32, by comma [16-bit model and mixed: bf16-true,bf16 "
                       "on a CPU, fp16-true,fp16 on CUDA]");
-  for (const settings::Setting& setting : settings::all_settings())
-    if (is_of_step(setting))
-      command
-          ->add_option_function<std::string>(
-              "--" + setting.name,
-              [a, name = setting.name](const std::string& value) { a->settings[name] = value; },
-              setting.help + " [the recipe's]")
-          ->type_name(setting.type);
+  a->settings.add_those(*command, is_of_step);
   command->add_option("--classes", a->bench.classes, "Classes of pictures or texts [the recipe's]");
   command->add_option("--vocabulary", a->bench.vocabulary, "Words that a text model knows")
       ->capture_default_str();

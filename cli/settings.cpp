@@ -26,8 +26,7 @@ std::string lower_first(std::string text) {
 }  // namespace
 
 void SettingOptions::add(CLI::App& command, const settings::Setting& setting,
-                         const settings::Config& shown) {
-  const std::string value = setting.get(shown);
+                         const std::string& value) {
   if (!setting.is_flag) {
     const std::string option = "--" + setting.name;
     CLI::Option* added = command.add_option(
@@ -115,7 +114,15 @@ void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe
                      "JSON file of settings, such as a run folder's config.json; weaker than the "
                      "environment (DEMI_LR=0.1, ...), which is weaker than options");
   for (const settings::Setting& setting : settings::all_settings())
-    if (!without.contains(setting.name)) add(command, setting, shown);
+    if (!without.contains(setting.name)) add(command, setting, setting.get(shown));
+}
+
+void SettingOptions::add_those(CLI::App& command,
+                               const std::function<bool(const settings::Setting&)>& is_taken) {
+  command_ = &command;
+  for (const settings::Setting& setting : settings::all_settings())
+    if (is_taken(setting))
+      add(command, setting, setting.is_flag ? setting.get(settings::Config()) : "the recipe's");
 }
 
 void SettingOptions::add_mixed_flag(CLI::App& command) {
@@ -126,8 +133,7 @@ void SettingOptions::add_mixed_flag(CLI::App& command) {
   forms_[added] = {.setting = "precision", .option = "--mixed-precision", .text = "mixed"};
 }
 
-// The options in the order in which they were typed, while CLI11 keeps them by value: of those that
-// write one setting the last one counts.
+// CLI11 keeps the options by value.
 std::vector<settings::Assignment> SettingOptions::typed_ones() const {
   std::vector<settings::Assignment> all;
   std::map<const CLI::Option*, std::size_t> seen;

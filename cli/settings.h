@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -25,6 +26,10 @@ class SettingOptions {
   /// `without` are settings that the command has no use for.
   void add_to(CLI::App& command, const std::string& default_recipe,
               const std::set<std::string>& without);
+
+  /// The settings that `is_taken` alone, without --config: of a recipe that the command names in
+  /// its own way.
+  void add_those(CLI::App& command, const std::function<bool(const settings::Setting&)>& is_taken);
 
   /// --mp and --mixed-precision: the device's mixed precision.
   void add_mixed_flag(CLI::App& command);
@@ -52,6 +57,10 @@ class SettingOptions {
   const settings::ConfigFile& of_file() const;
   const std::string& file() const { return file_; }
 
+  /// The options alone, in the order in which they were typed; of several that write one setting
+  /// the last.
+  std::vector<settings::Assignment> typed_ones() const;
+
   /// The options as they were typed, for a command to copy: " --lr 0.1 --no-autocast".
   std::string typed() const;
 
@@ -61,8 +70,8 @@ class SettingOptions {
     std::string text = {};  // of a flag: the value that it sets
   };
 
-  void add(CLI::App& command, const settings::Setting& setting, const settings::Config& shown);
-  std::vector<settings::Assignment> typed_ones() const;
+  // `value`: shown in brackets; whether a flag is on.
+  void add(CLI::App& command, const settings::Setting& setting, const std::string& value);
 
   CLI::App* command_ = nullptr;
   std::set<std::string> without_;

@@ -161,6 +161,26 @@ TEST_F(Machine, BenchMemoryGivesTheWordsThatScriptsRelyOn) {
       << "weights, input, target, and input and result of a layer";
 }
 
+// The second direction has weights and biases of four gates, and its share of the last layer.
+TEST_F(Machine, BenchMemoryTakesFlagsOfModels) {
+  const int64_t embedding = 8, hidden = 6;
+  const auto line = [&](const char* flag) {
+    return Words{"bench",       "memory", "--model",  "imdb-lstm", "--input",      "2,4",
+                 "--embedding", "8",      "--hidden", "6",         "--vocabulary", "50",
+                 "--device",    "cpu",    flag,       "--forward", "--runs",       "fp32"};
+  };
+  const auto parameters = [&](const char* flag) {
+    return nlohmann::json::parse(run(with(line(flag), {"--json"})).out)["parameters"]
+        .get<int64_t>();
+  };
+  EXPECT_EQ(parameters("--bidirectional") - parameters("--no-bidirectional"),
+            4 * hidden * (embedding + hidden + 2) + hidden);
+  EXPECT_THAT(run(line("--bidirectional")).out, HasSubstr(" --hidden 6 --bidirectional "));
+  const Outcome other = run({"bench", "memory", "--model", "mlp", "--device", "cpu", "--bias"});
+  EXPECT_EQ(other.code, 2) << other.err;
+  EXPECT_THAT(other.err, HasSubstr("it is about the model gpt"));
+}
+
 TEST_F(Machine, BenchMemoryRefusesSizesWithTheBound) {
   const auto expect = [&](const Words& more, const char* words) {
     const Outcome outcome =
