@@ -235,6 +235,7 @@ at::Tensor Step::Impl::repeat(const Program& program, const MicroBatch& batch,
 StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step) {
   return {.epoch = epoch,
           .step = steps + 1,
+          .begins_step = !turns.had_own_batch(),
           .ends_step = ends_step,
           .module = *module,
           .optimizers = job.optimizers,
@@ -356,6 +357,7 @@ void Step::Impl::tell_update(std::vector<StepResult> results) {
   const std::vector<NamedInput> none;
   StepView seen = view(none, /*ends_step=*/true);
   seen.step = steps;
+  seen.begins_step = false;
   seen.loss = std::exchange(last_loss, {});
   seen.results = std::move(results);
   seen.repeat = [](const RepeatOptions&) -> at::Tensor {

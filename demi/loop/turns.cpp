@@ -67,6 +67,8 @@ void Turns::count(const MicroBatch& batch, bool ends, bool is_own) {
 
 bool Turns::had_batch() const { return std::ranges::find(had_batch_, true) != had_batch_.end(); }
 
+bool Turns::had_own_batch() const { return std::ranges::find(had_own_, true) != had_own_.end(); }
+
 std::vector<std::size_t> Turns::waiting() const {
   std::vector<std::size_t> all;
   for (std::size_t i = 0; i < optimizers_.size(); ++i)

@@ -37,6 +37,8 @@ class Turns {
   bool had_batch() const;
   /// Whether this one had one of this rank.
   bool had_own_batch(std::size_t number) const { return had_own_[number]; }
+  /// Whether any had one of this rank.
+  bool had_own_batch() const;
   /// Those that had a batch and were not taken, in order.
   std::vector<std::size_t> waiting() const;
   /// Whether the batches of a step are there.

@@ -48,7 +48,6 @@ struct OriginSearch::Impl {
   Report report;
   std::optional<Surroundings> before;
   ForwardWatch forward;
-  bool in_step = false, in_batch = false;
   bool found_in_step = false;
   bool began = false;
   bool found_loss_scale = false;
@@ -64,7 +63,7 @@ struct OriginSearch::Impl {
   bool is_spoiled(ForwardWatch& watch) const;
   void add_trials(Origin& origin, const StepView& view, RepeatGuard& run);
   void find(const StepView& view, const std::vector<std::string>& spoiled, bool vanishes);
-  void look_before(const StepView& view);
+  void look_before(const StepView& view, bool is_known);
   void say(const Origin& origin);
   void say_harmless();
 };
@@ -139,10 +138,10 @@ void OriginSearch::Impl::find(const StepView& view, const std::vector<std::strin
 }
 
 // Looks for what the program loaded, or wrote between two steps. No op of forward reads a moment,
-// and the step that reads it spreads it to the weight.
-void OriginSearch::Impl::look_before(const StepView& view) {
+// and the step that reads it spreads it to the weight. `is_known`: what a step that was dropped has
+// left is that step's, whose origin was reported.
+void OriginSearch::Impl::look_before(const StepView& view, bool is_known) {
   const bool is_first = !std::exchange(began, true);
-  if (std::exchange(in_step, true)) return;
   spoiled_parameters.clear();
   if (held.empty() && all_finite(state_of(view))) return;
   Origin origin{.epoch = view.epoch, .step = view.step, .place = Origin::Place::state};
@@ -154,7 +153,7 @@ void OriginSearch::Impl::look_before(const StepView& view) {
     if (origin.name.empty()) origin.name = name_of(found);
     origin.nonfinite.push_back(to_string(found));
   }
-  if (!origin.nonfinite.empty()) say(origin);
+  if (!is_known && !origin.nonfinite.empty()) say(origin);
 }
 
 OriginSearch::OriginSearch(Report report) : impl_(std::make_unique<Impl>(std::move(report))) {}
@@ -162,8 +161,7 @@ OriginSearch::~OriginSearch() = default;
 
 void OriginSearch::before_forward(const StepView& view) {
   Impl& impl = *impl_;
-  if (std::exchange(impl.in_batch, true)) impl.in_step = false;  // an exception dropped the step
-  impl.look_before(view);
+  if (view.begins_step) impl.look_before(view, std::exchange(impl.found_in_step, false));
   impl.before = Surroundings::of(view.module);
   impl.forward.begin();
 }
@@ -172,7 +170,6 @@ void OriginSearch::after_forward(const StepView&, const at::Tensor&) { impl_->fo
 
 void OriginSearch::after_backward(const StepView& view) {
   Impl& impl = *impl_;
-  impl.in_batch = false;
   const std::vector<std::string> spoiled = impl.forward.spoiled();
   if (impl.found_in_step) return;  // a window's gradients stay spoiled
   std::vector<at::Tensor> numbers = gradients_of(view.module);
@@ -185,7 +182,6 @@ void OriginSearch::after_backward(const StepView& view) {
 
 void OriginSearch::after_update(const StepView& view) {
   Impl& impl = *impl_;
-  impl.in_step = false;
   const bool was_found = std::exchange(impl.found_in_step, false);
   if (impl.harmless && (!was_found || view.step >= impl.harmless->step + kPatience))
     impl.say_harmless();
