@@ -37,6 +37,48 @@ function(demi_find_cuda_headers out missing advice folders)
   set(${advice} "Install CUDA's toolkit, and name it with CUDA_HOME if it is not in /usr/local/cuda." PARENT_SCOPE)
 endfunction()
 
+# What a function that looks for the headers of DEMI_PLUGIN, which is AUTO, ON or OFF, returns with.
+# demi_not_found(PLUGIN WHY [ADVICE]): DEMI_PLUGIN_BUILT is OFF, DEMI_PLUGIN_MISSING says why, in words that the library repeats, and
+# DEMI_PLUGIN_ADVICE what to do about it.
+macro(demi_not_found plugin why)
+  set(DEMI_${plugin}_BUILT OFF PARENT_SCOPE)
+  set(DEMI_${plugin}_MISSING "${why}" PARENT_SCOPE)
+  set(DEMI_${plugin}_ADVICE "${ARGN}" PARENT_SCOPE)
+  return()
+endmacro()
+
+# demi_found(PLUGIN FOLDER): DEMI_PLUGIN_BUILT is ON, and CUDA's headers are in DEMI_PLUGIN_CUDA_FOLDER.
+macro(demi_found plugin folder)
+  set(DEMI_${plugin}_BUILT ON PARENT_SCOPE)
+  set(DEMI_${plugin}_MISSING "" PARENT_SCOPE)
+  set(DEMI_${plugin}_ADVICE "" PARENT_SCOPE)
+  set(DEMI_${plugin}_CUDA_FOLDER ${folder} PARENT_SCOPE)
+endmacro()
+
+# demi_return_if_off(PLUGIN): where nothing is to be looked for.
+macro(demi_return_if_off plugin)
+  if(DEMI_${plugin} STREQUAL "OFF")
+    demi_not_found(${plugin} "DEMI_${plugin} is OFF")
+  elseif(DEMI_SANITIZE)
+    demi_not_found(${plugin} "it is not built with sanitizers")
+  endif()
+endmacro()
+
+# demi_say_found(PLUGIN NAME WHAT FOUND): FOUND of the plugin NAME if it is built, else why it is not: an error, in which WHAT cannot be
+# built, if it is required.
+function(demi_say_found plugin name what found)
+  set(why "${DEMI_${plugin}_MISSING}. ${DEMI_${plugin}_ADVICE}")
+  if(DEMI_${plugin}_BUILT)
+    message(STATUS "${name}: ${found}")
+  elseif(DEMI_${plugin} STREQUAL "ON")
+    message(FATAL_ERROR "DEMI_${plugin} is ON, but ${what} cannot be built: ${why}")
+  elseif(DEMI_${plugin}_INCLUDE AND DEMI_${plugin} STREQUAL "AUTO" AND NOT DEMI_SANITIZE)
+    message(FATAL_ERROR "DEMI_${plugin}_INCLUDE is ${DEMI_${plugin}_INCLUDE}, but ${what} cannot be built: ${why}")
+  else()
+    message(STATUS "${name}: not built, since ${why}")
+  endif()
+endfunction()
+
 # demi_torch_cuda_plugin(TARGET NAME SOURCE FOLDER...): builds libNAME.so in the root of the build folder, with headers of NVIDIA's from
 # the folders, and installs it beside libdemi.
 function(demi_torch_cuda_plugin target name source)
