@@ -111,34 +111,34 @@ const std::vector<StepTarget>& StepTargets::begin(bool captured) {
   return targets_;
 }
 
+/// Called after a step, under the lock. `is_written(owned, parameter, copy)`: whether the step
+/// wrote the copy, too.
+template <class IsWritten>
+void StepTargets::renew_copies(const IsWritten& is_written) {
+  find_owned();
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const at::Tensor& parameter = parameters_[i];
+    if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
+    if (!owned_[i]) continue;
+    for (auto& copy : owned_[i]->copies)
+      if (is_written(*owned_[i], parameter, copy)) renew(copy, parameter);
+  }
+}
+
 void StepTargets::finish() {
   {
     const std::unique_lock lock(cache_mutex());
-    find_owned();
-    for (std::size_t i = 0; i < parameters_.size(); ++i) {
-      const at::Tensor& parameter = parameters_[i];
-      if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
-      if (!owned_[i]) continue;
-      for (auto& copy : owned_[i]->copies)
-        if (copy.in_step) renew(copy, parameter);
-    }
+    renew_copies([](const auto&, const auto&, const auto& copy) { return copy.in_step; });
   }
   held_.clear();
 }
 
 void StepTargets::note_replay() {
   const std::unique_lock lock(cache_mutex());
-  find_owned();
-  for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor& parameter = parameters_[i];
-    if (!parameter.is_inference()) parameter.unsafeGetTensorImpl()->bump_version();
-    if (!owned_[i]) continue;
-    for (auto& copy : owned_[i]->copies) {
-      const auto memory = memory_for(owned_[i]->captured, parameter, copy.dtype);
-      if (memory && memory->defined() && memory->const_data_ptr() == copy.low.const_data_ptr())
-        renew(copy, parameter);
-    }
-  }
+  renew_copies([](auto& owned, const at::Tensor& parameter, const auto& copy) {
+    const auto memory = memory_for(owned.captured, parameter, copy.dtype);
+    return memory && memory->defined() && memory->const_data_ptr() == copy.low.const_data_ptr();
+  });
 }
 
 }  // namespace demi::weights

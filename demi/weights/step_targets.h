@@ -69,6 +69,8 @@ class DEMI_API StepTargets {
   void hold_for_replays(std::size_t i, std::vector<at::Tensor> copies);
   bool take_pointers(bool captured);
   void refuse_overlap() const;
+  template <class IsWritten>
+  void renew_copies(const IsWritten& is_written);
 
   std::vector<at::Tensor> parameters_;
   std::vector<StepTarget> targets_;
