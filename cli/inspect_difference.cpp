@@ -10,7 +10,6 @@
 #include <vector>
 
 #include "cli/inspect_text.h"
-#include "demi/checkpoint/contents.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/folder.h"
 #include "lab/inspect/difference.h"

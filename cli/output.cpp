@@ -12,7 +12,6 @@
 #include "demi/core/error.h"
 #include "lab/recipes/machine.h"
 #include "lab/recipes/run_record.h"
-#include "lab/report/table.h"
 #include "lab/report/terminal.h"
 #include "lab/report/wrap.h"
 

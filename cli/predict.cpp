@@ -5,7 +5,6 @@
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <utility>
 
 #include "cli/commands.h"
 #include "cli/exit_code.h"

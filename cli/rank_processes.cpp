@@ -16,7 +16,6 @@
 #include <cstring>
 #include <fstream>
 #include <iterator>
-#include <string_view>
 #include <utility>
 
 #include "cli/exit_code.h"

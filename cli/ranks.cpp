@@ -10,7 +10,6 @@
 #include <chrono>
 #include <set>
 #include <string_view>
-#include <utility>
 
 #include "cli/exit_code.h"
 #include "cli/output.h"

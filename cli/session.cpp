@@ -5,9 +5,7 @@
 #include <unistd.h>
 
 #include <cmath>
-#include <filesystem>
 #include <iostream>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>
 #include <utility>
@@ -19,7 +17,6 @@
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/distributed/nccl.h"
-#include "demi/distributed/process_group.h"
 #include "demi/profile/memory.h"
 #include "lab/bench/peak.h"
 #include "lab/doctor/minor_speedup.h"
@@ -31,7 +28,6 @@
 #include "lab/results/compare_report.h"
 #include "lab/results/health.h"
 #include "lab/settings/recipe.h"
-#include "lab/settings/resolved.h"
 #include "lab/workload/batch_size.h"
 #include "lab/workload/model_data.h"
 

@@ -11,7 +11,6 @@
 #include "demi/tensor/device.h"
 #include "lab/settings/devices.h"
 #include "lab/settings/effects.h"
-#include "lab/settings/recipe.h"
 
 namespace demi::cli {
 namespace {

@@ -5,7 +5,6 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "cli/output.h"
 #include "cli/ranks.h"

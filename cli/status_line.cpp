@@ -5,8 +5,6 @@
 #include <algorithm>
 #include <iostream>
 
-#include "lab/report/terminal.h"
-
 namespace demi::cli {
 
 void StatusLine::show(std::string_view words, bool is_last) const {

@@ -3,8 +3,6 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/library.h>
 
-#include <optional>
-
 #include "demi/add_norm/call.h"
 
 namespace demi {

@@ -4,8 +4,6 @@
 
 #include <optional>
 
-#include "demi/core/export.h"
-
 namespace demi::sdpa {
 
 /// The dtype that a region of this thread gives q, k and v of scaled_dot_product_attention; nullopt

@@ -2,7 +2,6 @@
 
 #include <array>
 #include <cstdlib>
-#include <string>
 
 #include "demi/core/error.h"
 

@@ -9,7 +9,6 @@
 #include <mutex>
 #include <string>
 #include <unordered_set>
-#include <vector>
 
 #include "demi/autocast/call.h"
 

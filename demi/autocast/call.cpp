@@ -6,7 +6,6 @@
 #include <string>
 
 #include "demi/core/error.h"
-#include "demi/tensor/dtype.h"
 
 namespace demi {
 namespace {

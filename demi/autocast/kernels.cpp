@@ -2,7 +2,6 @@
 
 #include <ATen/autocast_mode.h>
 #include <c10/util/Exception.h>
-#include <torch/library.h>
 
 #include <cstdlib>
 #include <map>

@@ -3,7 +3,6 @@
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
-#include <map>
 
 #include "demi/autocast/call.h"
 #include "demi/autocast/kernels.h"

@@ -5,7 +5,6 @@
 #include <deque>
 #include <map>
 #include <mutex>
-#include <shared_mutex>
 
 #include "demi/autocast/kernels.h"
 #include "demi/autocast/op_lists.h"

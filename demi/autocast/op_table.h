@@ -6,7 +6,6 @@
 #include <atomic>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "demi/autocast/op_policy.h"
 

@@ -5,9 +5,7 @@
 #include <malloc.h>
 
 #include <algorithm>
-#include <array>
 #include <mutex>
-#include <string_view>
 #include <utility>
 #include <vector>
 

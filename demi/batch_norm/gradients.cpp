@@ -7,7 +7,6 @@
 #include <cstdint>
 
 #include "demi/batch_norm/channels.h"
-#include "demi/batch_norm/engine.h"
 
 namespace demi::batch_norm {
 

@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <map>
 #include <string>
-#include <tuple>
 #include <utility>
 
 #include "demi/checkpoint/folder.h"

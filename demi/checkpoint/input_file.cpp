@@ -11,7 +11,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "demi/core/error.h"
 #include "demi/core/git_lfs.h"
 
 namespace demi::checkpoint {

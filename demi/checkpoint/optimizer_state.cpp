@@ -10,7 +10,6 @@
 #include <memory>
 #include <sstream>
 #include <string>
-#include <string_view>
 #include <typeinfo>
 #include <vector>
 

@@ -6,7 +6,6 @@
 #include <map>
 #include <numeric>
 #include <set>
-#include <utility>
 
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"

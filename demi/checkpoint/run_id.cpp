@@ -11,7 +11,6 @@
 #include <set>
 #include <utility>
 
-#include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
 

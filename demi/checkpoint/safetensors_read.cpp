@@ -7,12 +7,9 @@
 #include <algorithm>
 #include <array>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "demi/checkpoint/content_checksum.h"
-#include "demi/checkpoint/input_file.h"
-#include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"

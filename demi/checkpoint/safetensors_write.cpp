@@ -7,8 +7,6 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
-#include "demi/checkpoint/content_checksum.h"
-#include "demi/checkpoint/safetensors.h"
 #include "demi/checkpoint/safetensors_header.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/crc32c.h"

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstdint>
 #include <fstream>
-#include <string>
-#include <type_traits>
 #include <utility>
 #include <vector>
 

@@ -7,7 +7,6 @@
 #include <utility>
 #include <vector>
 
-#include "demi/core/error.h"
 #include "demi/data/random_bits.h"
 #include "demi/data/require.h"
 

@@ -1,7 +1,5 @@
 #include "demi/distributed/bucket_plan.h"
 
-#include <c10/core/ScalarType.h>
-
 #include <utility>
 
 namespace demi::distributed {

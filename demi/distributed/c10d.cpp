@@ -21,7 +21,6 @@
 #include <future>
 #include <mutex>
 #include <optional>
-#include <thread>
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/HashStore.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>

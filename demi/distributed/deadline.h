@@ -1,7 +1,6 @@
 #pragma once
 
 #include <chrono>
-#include <exception>
 #include <functional>
 #include <future>
 #include <memory>

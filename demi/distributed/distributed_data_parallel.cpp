@@ -10,11 +10,8 @@
 #include <torch/nn/module.h>
 
 #include <cstddef>
-#include <cstdint>
-#include <string>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "demi/core/crc32c.h"
 #include "demi/core/error.h"

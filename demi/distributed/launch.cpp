@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <limits>
 #include <string_view>
-#include <vector>
 
 #include "demi/core/error.h"
 

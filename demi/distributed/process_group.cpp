@@ -10,12 +10,9 @@
 #include <cstdint>
 #include <cstring>
 #include <exception>
-#include <functional>
 #include <future>
 #include <mutex>
-#include <thread>
 #include <utility>
-#include <vector>
 
 #include "demi/batch_norm/synchronised_layers.h"
 #include "demi/core/error.h"

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "demi/core/error.h"
 #include "demi/distributed/collectives.h"
 #include "demi/distributed/liveness.h"
 

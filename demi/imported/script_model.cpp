@@ -10,7 +10,6 @@
 #include <algorithm>
 #include <functional>
 #include <limits>
-#include <map>
 #include <utility>
 
 #include "demi/core/error.h"

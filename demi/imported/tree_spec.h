@@ -3,11 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <variant>
 #include <vector>
 
-#include "demi/core/export.h"
 #include "demi/imported/field.h"
 
 namespace demi::imported {

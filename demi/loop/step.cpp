@@ -5,7 +5,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
-#include <string>
 #include <utility>
 
 #include "demi/core/error.h"

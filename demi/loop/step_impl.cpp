@@ -5,9 +5,6 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/types.h>
 
-#include <algorithm>
-#include <string>
-#include <unordered_set>
 #include <utility>
 
 #include "demi/autocast/backward.h"
@@ -15,19 +12,13 @@
 #include "demi/core/error.h"
 #include "demi/core/libtorch.h"
 #include "demi/distributed/sync_batch_norm.h"
-#include "demi/loop/open_steps.h"
-#include "demi/loop/recorder.h"
 #include "demi/loop/region.h"
-#include "demi/loop/run_setting.h"
 #include "demi/loop/step_checks.h"
-#include "demi/loop/turns.h"
-#include "demi/optim/batch_norm_guard.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/optimizer.h"
 #include "demi/step/pending_step.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
-#include "demi/tensor/replaced_parameter.h"
 
 namespace demi::loop {
 namespace {

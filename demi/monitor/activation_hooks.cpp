@@ -3,10 +3,8 @@
 #include <ATen/record_function.h>
 #include <torch/types.h>
 
-#include <memory>
 #include <mutex>
 #include <utility>
-#include <vector>
 
 namespace demi::monitor {
 

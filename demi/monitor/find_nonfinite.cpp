@@ -3,7 +3,6 @@
 #include <torch/types.h>
 
 #include <map>
-#include <string>
 #include <unordered_map>
 #include <utility>
 

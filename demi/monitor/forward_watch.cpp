@@ -3,7 +3,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <string_view>
 
 #include "demi/monitor/layers.h"
 #include "demi/monitor/unobserved.h"

@@ -4,7 +4,6 @@
 #include <ATen/core/ivalue.h>
 #include <torch/nn/module.h>
 
-#include <cstdint>
 #include <map>
 #include <string>
 #include <vector>

@@ -5,14 +5,9 @@
 #include <algorithm>
 #include <cmath>
 #include <deque>
-#include <memory>
-#include <optional>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "demi/core/error.h"
-#include "demi/loop/observer.h"
 #include "demi/monitor/activation_hooks.h"
 #include "demi/monitor/layers.h"
 #include "demi/optim/export_fp32.h"

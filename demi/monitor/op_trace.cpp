@@ -10,9 +10,7 @@
 #include <exception>
 #include <iterator>
 #include <limits>
-#include <memory>
 #include <string_view>
-#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/monitor/unobserved.h"

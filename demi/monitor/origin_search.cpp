@@ -9,7 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "demi/loop/observer.h"
 #include "demi/monitor/find_nonfinite.h"
 #include "demi/monitor/find_origin.h"
 #include "demi/monitor/forward_watch.h"

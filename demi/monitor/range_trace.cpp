@@ -6,9 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
-#include <span>
-#include <string_view>
-#include <utility>
 
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/unobserved.h"

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <optional>
 #include <string_view>
-#include <utility>
 
 namespace demi::monitor {
 namespace {

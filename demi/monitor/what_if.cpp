@@ -6,12 +6,10 @@
 #include <algorithm>
 #include <limits>
 #include <map>
-#include <memory>
 #include <tuple>
 #include <utility>
 
 #include "demi/core/error.h"
-#include "demi/loop/observer.h"
 #include "demi/monitor/range_trace.h"
 #include "demi/monitor/region_trial.h"
 #include "demi/monitor/repeated_batch.h"

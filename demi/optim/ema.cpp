@@ -5,7 +5,6 @@
 #include <torch/optim/optimizer.h>
 #include <torch/types.h>
 
-#include <algorithm>
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>

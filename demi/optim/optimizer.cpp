@@ -3,8 +3,6 @@
 #include <torch/types.h>
 
 #include <algorithm>
-#include <cmath>
-#include <string>
 #include <unordered_map>
 #include <unordered_set>
 

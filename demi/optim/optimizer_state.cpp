@@ -3,7 +3,6 @@
 #include <torch/types.h>
 
 #include <cmath>
-#include <string>
 #include <utility>
 
 #include "demi/core/error.h"

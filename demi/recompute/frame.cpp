@@ -7,14 +7,12 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include <algorithm>
-#include <optional>
 #include <string>
 #include <unordered_set>
 #include <utility>
 
 #include "demi/core/error.h"
 #include "demi/recompute/other_run.h"
-#include "demi/recompute/outside_tensors.h"
 #include "demi/recompute/sharing.h"
 #include "demi/weights/accumulator.h"
 

@@ -3,7 +3,6 @@
 #include <ATen/Operators.h>
 #include <torch/library.h>
 
-#include <string>
 #include <tuple>
 
 #include "demi/recompute/other_run.h"

@@ -8,7 +8,6 @@
 #include <limits>
 
 #include "demi/kernels/codecs/random_halves.h"
-#include "demi/kernels/decide.h"
 #include "demi/kernels/decision.h"
 #include "demi/kernels/rule_info.h"
 #include "demi/kernels/rules/all.h"

@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 #include <torch/types.h>
 
-#include <cmath>
 #include <limits>
 
 #include "demi/core/error.h"

@@ -9,9 +9,7 @@
 #include <chrono>
 #include <limits>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"

@@ -7,7 +7,6 @@
 #include <charconv>
 #include <cmath>
 #include <iterator>
-#include <optional>
 #include <utility>
 
 #include "demi/core/error.h"

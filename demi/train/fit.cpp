@@ -13,7 +13,6 @@
 #include <cmath>
 #include <limits>
 #include <mutex>
-#include <string>
 #include <utility>
 
 #include "demi/core/error.h"

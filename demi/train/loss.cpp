@@ -12,7 +12,6 @@
 #include <algorithm>
 #include <cmath>
 #include <iterator>
-#include <string>
 #include <vector>
 
 #include "demi/core/error.h"

@@ -7,7 +7,6 @@
 #include <memory>
 #include <string_view>
 #include <type_traits>
-#include <utility>
 
 #include "demi/core/export.h"
 #include "demi/data/loader.h"

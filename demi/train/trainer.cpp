@@ -3,12 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 #include <set>
 #include <string>
 #include <unordered_set>
 #include <utility>
-#include <vector>
 
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/prepared_state.h"

@@ -1,6 +1,5 @@
 #include "demi/weights/alias.h"
 
-#include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
 #include <atomic>

@@ -1,6 +1,5 @@
 #include "demi/weights/cache_mutex.h"
 
-#include <algorithm>
 #include <thread>
 
 namespace demi::weights {

@@ -6,8 +6,6 @@
 #include <limits>
 #include <utility>
 
-#include "demi/tensor/version.h"
-
 namespace demi::weights {
 namespace {
 

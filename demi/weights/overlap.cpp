@@ -3,7 +3,6 @@
 #include <c10/core/impl/COWDeleter.h>
 
 #include <algorithm>
-#include <tuple>
 
 namespace demi::weights {
 namespace {

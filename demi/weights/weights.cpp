@@ -11,7 +11,6 @@
 #include <mutex>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"

@@ -8,7 +8,6 @@
 #include <fstream>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "lab/data/archive.h"

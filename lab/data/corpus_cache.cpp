@@ -7,8 +7,6 @@
 #include <bit>
 #include <cstring>
 #include <fstream>
-#include <span>
-#include <string>
 #include <string_view>
 #include <utility>
 

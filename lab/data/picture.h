@@ -5,7 +5,6 @@
 #include <filesystem>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "demi/core/export.h"
 #include "lab/data/damage.h"

@@ -2,7 +2,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include <filesystem>
 #include <functional>
 #include <memory>
 #include <string>

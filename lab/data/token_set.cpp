@@ -3,7 +3,6 @@
 #include <fmt/format.h>
 
 #include <cstddef>
-#include <string>
 #include <utility>
 
 #include "demi/core/error.h"

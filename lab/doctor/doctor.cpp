@@ -12,7 +12,6 @@
 #include <exception>
 #include <iterator>
 #include <string_view>
-#include <utility>
 
 #include "demi/backends/backends.h"
 #include "demi/core/cuda_library.h"
@@ -25,7 +24,6 @@
 #include "demi/profile/gpu.h"
 #include "lab/bench/roofline.h"
 #include "lab/data/registry.h"
-#include "lab/doctor/formats.h"
 #include "lab/recipes/compare.h"
 #include "lab/settings/recipe.h"
 

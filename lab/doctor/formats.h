@@ -2,7 +2,6 @@
 
 #include <c10/core/Device.h>
 
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>

@@ -5,15 +5,12 @@
 #include <algorithm>
 #include <exception>
 #include <functional>
-#include <optional>
 #include <utility>
-#include <vector>
 
 #include "demi/autocast/slow_dtype.h"
 #include "lab/doctor/advice.h"
 #include "lab/doctor/shape_time.h"
 #include "lab/profiler/profile_run.h"
-#include "lab/recipes/compare.h"
 #include "lab/recipes/machine.h"
 #include "lab/report/format.h"
 #include "lab/settings/resolved.h"

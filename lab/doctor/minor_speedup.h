@@ -3,7 +3,6 @@
 #include <c10/core/Device.h>
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <vector>
 

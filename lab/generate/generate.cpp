@@ -4,7 +4,6 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/core/flush_subnormals.h"

@@ -1,9 +1,7 @@
 #pragma once
 
 #include <filesystem>
-#include <map>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "demi/checkpoint/contents.h"

@@ -3,7 +3,6 @@
 #include <c10/core/ScalarType.h>
 
 #include <filesystem>
-#include <optional>
 #include <string>
 
 #include "demi/checkpoint/safetensors.h"

@@ -3,7 +3,6 @@
 #include <ATen/ops/zeros.h>
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <system_error>

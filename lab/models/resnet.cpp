@@ -3,11 +3,9 @@
 #include <fmt/format.h>
 #include <torch/nn/init.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/linear.h>
 
 #include <algorithm>
 #include <charconv>
-#include <optional>
 #include <utility>
 
 #include "demi/core/error.h"

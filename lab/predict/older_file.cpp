@@ -2,7 +2,6 @@
 
 #include <string>
 
-#include "demi/core/error.h"
 #include "demi/train/network.h"
 
 namespace demi::predict {

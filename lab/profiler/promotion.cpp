@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <set>
-#include <utility>
 
 #include "lab/profiler/summary.h"
 

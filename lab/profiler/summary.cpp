@@ -11,9 +11,7 @@
 #include <optional>
 #include <set>
 #include <string_view>
-#include <tuple>
 #include <unordered_map>
-#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/profile/phase_timer.h"

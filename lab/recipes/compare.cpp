@@ -4,9 +4,7 @@
 
 #include <algorithm>
 #include <memory>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"

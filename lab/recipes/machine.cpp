@@ -5,14 +5,10 @@
 #include <fmt/format.h>
 #include <torch/version.h>
 
-#include <vector>
-
 #include "demi/autocast/slow_dtype.h"
 #include "demi/core/bf16_products.h"
-#include "demi/core/cuda_library.h"
 #include "demi/core/error.h"
 #include "demi/core/instruction_set.h"
-#include "demi/core/nearest.h"
 
 namespace demi::recipes {
 namespace {

@@ -4,7 +4,6 @@
 
 #include <optional>
 #include <string>
-#include <string_view>
 
 #include "demi/core/export.h"
 #include "demi/profile/gpu.h"

@@ -14,7 +14,6 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
-#include "demi/train/names.h"
 #include "lab/settings/resolved.h"
 #include "lab/settings/run_spec.h"
 #include "lab/settings/schedules.h"

@@ -3,7 +3,6 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
-#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/core/json.h"

@@ -2,10 +2,8 @@
 
 #include <fmt/format.h>
 
-#include <algorithm>
 #include <limits>
 #include <map>
-#include <optional>
 #include <utility>
 
 #include "demi/core/crc32c.h"

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 
 #include "lab/report/chart.h"
 #include "lab/report/format.h"

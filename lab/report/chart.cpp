@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <numeric>
 
 #include "lab/report/decimate.h"
 #include "lab/report/format.h"

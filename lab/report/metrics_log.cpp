@@ -8,8 +8,6 @@
 #include <fstream>
 #include <limits>
 #include <nlohmann/json.hpp>
-#include <optional>
-#include <utility>
 
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"

@@ -2,9 +2,6 @@
 
 #include <array>
 #include <cstddef>
-#include <string>
-
-#include "demi/core/export.h"
 
 namespace demi::report {
 

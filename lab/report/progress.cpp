@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "lab/report/format.h"
-#include "lab/report/terminal.h"
 
 namespace demi::report {
 namespace {

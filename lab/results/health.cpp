@@ -8,9 +8,7 @@
 #include <functional>
 #include <limits>
 #include <set>
-#include <string>
 #include <utility>
-#include <vector>
 
 #include "lab/report/format.h"
 #include "lab/report/table.h"

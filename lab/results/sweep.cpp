@@ -1,7 +1,6 @@
 #include "lab/results/sweep.h"
 
 #include <nlohmann/json.hpp>
-#include <string_view>
 #include <utility>
 
 #include "demi/core/error.h"

@@ -11,7 +11,6 @@
 #include "demi/core/error.h"
 #include "demi/core/json.h"
 #include "demi/core/json_value.h"
-#include "demi/core/nearest.h"
 #include "lab/data/data_sets.h"
 
 namespace demi::settings {

@@ -4,7 +4,6 @@
 #include <filesystem>
 #include <map>
 #include <mutex>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "lab/find_by_name.h"

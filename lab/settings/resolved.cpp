@@ -4,9 +4,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <string>
-#include <string_view>
-#include <vector>
 
 #include "demi/autocast/apply.h"
 #include "demi/autocast/to_precision.h"

@@ -9,8 +9,6 @@
 
 #include <algorithm>
 #include <set>
-#include <string>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/data/loader.h"

@@ -2,9 +2,7 @@
 
 #include <fmt/format.h>
 
-#include <string>
 #include <system_error>
-#include <vector>
 
 #include "demi/core/error.h"
 #include "lab/models/imported.h"

@@ -2,14 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <string>
 #include <string_view>
 #include <utility>
 
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
-#include "demi/checkpoint/training_state.h"
 #include "demi/core/error.h"
 #include "demi/step/coded_weight.h"
 #include "lab/models/imported.h"

@@ -6,7 +6,6 @@
 #include <torch/csrc/cuda/nccl.h>
 
 #include <chrono>
-#include <cstdint>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroupNCCL.hpp>
 
