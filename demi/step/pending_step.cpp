@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <bit>
 #include <string>
-#include <tuple>
 #include <variant>
 
 #include "demi/core/error.h"
@@ -14,6 +13,7 @@
 #include "demi/kernels/inverse_scale.h"
 #include "demi/kernels/traffic.h"
 #include "demi/step/backend.h"
+#include "demi/step/make_tables.h"
 #include "demi/step/member_source.h"
 #include "demi/step/streams.h"
 #include "demi/step/tensor_table.h"
@@ -40,21 +40,6 @@ void check_limit(const char* name, double limit) {
             .accepted = "0 or more"});
 }
 
-/// Members of one rule in a row, so that a device launches each rule once, and of one shape if
-/// their group's matrices are multiplied together.
-std::vector<GroupedMember> by_rule(std::vector<GroupedMember> members, const Groups& groups) {
-  const auto key = [&](const GroupedMember& one) {
-    const auto g = static_cast<std::size_t>(one.group);
-    const bool is_batched = !groups.matrices.empty() && groups.matrices[g].batched;
-    return std::tuple(groups.numbers[g].rule, is_batched ? one.group : -1,
-                      is_batched ? one.member.sizes : c10::DimVector(),
-                      is_batched ? one.member.strides : c10::DimVector());
-  };
-  std::ranges::stable_sort(
-      members, [&](const GroupedMember& a, const GroupedMember& b) { return key(a) < key(b); });
-  return members;
-}
-
 }  // namespace
 
 PendingStep::PendingStep(StepOptions options, const Backend& backend, MemberSource& source)
@@ -73,41 +58,6 @@ void PendingStep::prepare() {
   if (read_gradients() && carries_scale) warnings_.of_write();
 }
 
-std::vector<TensorTable> PendingStep::make_tables(const std::vector<GroupedMember>& grouped,
-                                                  const Groups& groups) {
-  using Key = std::tuple<int, int, bool>;  // device type and index, kernels of ours
-  std::map<Key, std::pair<std::vector<Member>, std::vector<int>>> parts;
-  for (const auto& [member, group] : by_rule(grouped, groups)) {
-    const auto device = member.work.device();
-    const at::Tensor like = at::empty({0}, member.work.options().dtype(arithmetic_of(member)));
-    const bool ours = static_cast<bool>(backend_.kernels_for(like, options_.path));
-    auto& [members, group_of] = parts[{static_cast<int>(device.type()), device.index(), ours}];
-    members.push_back(member);
-    group_of.push_back(group);
-  }
-  std::vector<TensorTable> tables;
-  std::size_t first = 0;
-  for (auto& [key, part] : parts) {
-    auto& [members, group_of] = part;
-    const at::Tensor work = members.front().work;
-    const at::Tensor like = at::empty({0}, work.options().dtype(arithmetic_of(members.front())));
-    const TableKernels kernels = backend_.kernels_for(like, options_.path);
-    at::Tensor state;
-    if (kernels.device) {
-      state = states_[{std::get<0>(key), std::get<1>(key)}];
-      if (!state.defined()) {
-        require_no_capture(backend_, work.device());
-        state = make_state(work.device());
-      }
-      states_[{std::get<0>(key), std::get<1>(key)}] = state;
-    }
-    const std::size_t count = members.size();
-    tables.emplace_back(first, kernels, std::move(members), group_of, groups, state);
-    first += count;
-  }
-  return tables;
-}
-
 /// None: the host decides.
 std::optional<c10::Device> PendingStep::deciding_device() const {
   if (tables_.size() != 1 || !tables_.front().is_on_device()) return std::nullopt;
@@ -116,7 +66,7 @@ std::optional<c10::Device> PendingStep::deciding_device() const {
 
 void PendingStep::build(std::vector<GroupedMember> members, const Groups& groups) {
   const auto before = deciding_device();
-  std::vector<TensorTable> tables = make_tables(members, groups);
+  std::vector<TensorTable> tables = make_tables(members, groups, backend_, options_.path, states_);
   std::vector<std::ptrdiff_t> places;  // before, by tensor
   for (auto& table : tables)
     for (const Member& member : table.members()) places.push_back(place_of(member.parameter));

@@ -135,8 +135,6 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void prepare();
   bool update_groups(const Groups& groups);
   void build(std::vector<GroupedMember> members, const Groups& groups);
-  std::vector<TensorTable> make_tables(const std::vector<GroupedMember>& members,
-                                       const Groups& groups);
   void move_records(std::vector<TensorTable>& from);
   std::ptrdiff_t place_of(const at::Tensor& parameter);
   bool read_gradients();
