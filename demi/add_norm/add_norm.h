@@ -43,7 +43,7 @@ DEMI_API SumAndNorm add_layer_norm(const at::Tensor& input, const at::Tensor& ad
                                    const at::Tensor& weight, const at::Tensor& bias,
                                    const AddNormOptions& options = {});
 
-/// The same with RMSNorm (Zhang and Sennrich 2019, equation 4): demi::add_rms_norm.
+/// add_layer_norm with RMSNorm in its place (Zhang and Sennrich 2019, equation 4).
 DEMI_API SumAndNorm add_rms_norm(const at::Tensor& input, const at::Tensor& add,
                                  const at::Tensor& weight, const AddNormOptions& options = {});
 

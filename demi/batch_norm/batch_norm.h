@@ -19,7 +19,7 @@ struct MaxPooling {
   bool operator==(const MaxPooling&) const = default;
 };
 
-/// What batch_norm_relu does.
+/// Options of batch_norm_relu.
 struct BatchNormRelu {
   bool training = true;   // statistics of the batch; otherwise the running ones
   double momentum = 0.1;  // share of the batch in new running statistics

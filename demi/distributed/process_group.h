@@ -84,7 +84,7 @@ class DEMI_API ProcessGroup {
   void all_gather(const at::Tensor& all, const at::Tensor& own);
   /// Waits until every rank has come here.
   void barrier();
-  /// Where the text of a rank differs from that of rank 0: the first such line, of both.
+  /// The first line in which the text of a rank differs from that of rank 0.
   struct Difference {
     int rank;                          // the rank that differs
     std::string line, line_of_rank_0;  // what each of the two has

@@ -80,8 +80,8 @@ class DEMI_API ImportedModelImpl : public torch::nn::Module {
   /// for the first tensor of a result. Throws UsageError for one that is not there in both modes.
   void select_output(const std::string& output);
 
-  /// Which batch normalisations run as one operator with what follows them [low_precision]. Of
-  /// TorchScript none do, whatever is said here.
+  /// Sets the batch normalisations that run as one operator with what follows them
+  /// [low_precision]. TorchScript has none, whatever is set.
   void fuse(imported::Fusing fusing);
   /// How many of the graph of this mode may: their Python modules and lines, with those of what
   /// follows each.

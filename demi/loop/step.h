@@ -138,14 +138,14 @@ class DEMI_API Step {
   std::vector<at::Tensor> batch(const Losses& losses, const MicroBatch& how = {}) {
     return run({.losses = &losses}, how);
   }
-  /// Of a batch. Some may be undefined.
+  /// The tensors of a batch. Some may be undefined.
   using Tensors = std::vector<at::Tensor>;
   /// As Forward, with the tensors of the batch.
   using ForwardOf = std::function<at::Tensor(const Tensors& inputs)>;
   /// As Loss, with the tensors of the batch.
   using LossOf = std::function<at::Tensor(const at::Tensor& output, const Tensors& targets)>;
-  /// The same of a batch that can be recorded (Options::graph), which is then copied to where the
-  /// graph reads it. Forward and loss have to do the same work each time: what else they read are
+  /// Takes a batch that can be recorded (Options::graph): it is then copied to where the graph
+  /// reads it. Forward and loss have to do the same work each time: what else they read are
   /// the model's tensors and such as stay the same objects. They are not called for a step that is
   /// replayed. Without MicroBatch::inputs observers get "input" and "target", numbered from the
   /// second on. Throws UsageError for a tensor of another device, if the step may be recorded.
@@ -154,7 +154,7 @@ class DEMI_API Step {
   /// The loss first, and behind it what else the batch is to give: right answers, a second metric.
   /// These may be undefined.
   using ResultsOf = std::function<Tensors(const at::Tensor& output, const Tensors& targets)>;
-  /// The same with more than the loss. Returns all, without graphs, in memory of their own.
+  /// Takes such a batch, and returns all results, without graphs, in memory of their own.
   Tensors batch(const Tensors& inputs, const Tensors& targets, const ForwardOf& forward,
                 const ResultsOf& results, const MicroBatch& how = {});
   /// With several ranks: this rank has no batch where others do; it takes their step. `how.last`
@@ -173,7 +173,7 @@ class DEMI_API Step {
   /// gradients are gone after it. Throws UsageError for one that was taken in this step, or that
   /// had no batch.
   StepResult take(torch::optim::Optimizer& one);
-  /// The same of an optimizer that evaluates its loss several times (LBFGS). Observers hear of each
+  /// Takes an optimizer that evaluates its loss several times (LBFGS). Observers hear of each
   /// evaluation as of a batch. The optimizer gets the loss that the gradients are of: with its
   /// weight, divided by `accumulate`, and of several ranks the mean; so does the result's loss().
   /// Every rank has a batch. Throws UsageError with clipping.
@@ -188,7 +188,7 @@ class DEMI_API Step {
   void drop();
   /// Whether a step has begun and is not finished.
   bool is_open() const;
-  /// Of the step that has begun: the running statistics before its first batch, by the module's
+  /// The running statistics before the first batch of the step that has begun, by the module's
   /// name of the buffer. Empty without Options::guard_statistics and between two steps.
   std::map<std::string, at::Tensor> statistics() const;
   /// Reopens a step that was saved between two of its batches. The caller has restored its
@@ -210,7 +210,7 @@ class DEMI_API Step {
   /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
   /// enter another phase here.
   profile::PhaseTimer& phases();
-  /// What has become of Options::graph since the Step was made.
+  /// Counts of recorded and replayed work since the Step was made (Options::graph).
   struct GraphCounts {
     std::int64_t replays = 0;   // of batches and finish()
     std::int64_t recorded = 0;  // graphs
@@ -218,11 +218,11 @@ class DEMI_API Step {
   };
   /// Waits for nothing.
   GraphCounts graph_counts() const;
-  /// What it records of its steps, for loops that count more of a batch than its loss.
+  /// The records of the steps, for loops that count more of a batch than its loss.
   Recorder& recorder();
 
  private:
-  /// What a batch computes: an output and its loss, or all losses at once.
+  /// The work of a batch: an output and its loss, or all losses at once.
   struct Program {
     const Forward* forward = nullptr;
     const Loss* loss = nullptr;

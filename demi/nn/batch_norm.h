@@ -53,7 +53,7 @@ class DEMI_API BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
   /// (N, C, H, W) to the same, or to the pooled size, in the input's dtype and memory format.
   /// Throws UsageError in training for one value a channel; c10::Error for other shapes.
   at::Tensor forward(const at::Tensor& input);
-  /// The same, with `add`, (N, C, H, W), added before ReLU: the end of a residual block.
+  /// forward() with `add`, (N, C, H, W), added before ReLU: the end of a residual block.
   at::Tensor forward_add(const at::Tensor& input, const at::Tensor& add);
 
   /// A deep copy, on `device` if one is given. Throws UsageError for a class that derives from this

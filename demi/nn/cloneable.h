@@ -21,7 +21,7 @@ DEMI_API void complete_copy(const torch::nn::Module& original, const torch::nn::
 /// The type of a module as LibTorch prints it, without "Impl".
 DEMI_API void print_type(const torch::nn::Module& module, std::ostream& stream);
 
-/// What demi's modules derive from: they are copied by clone(), alone, in LibTorch's containers, as
+/// The base of demi's modules: they are copied by clone(), alone, in LibTorch's containers, as
 /// members of another Cloneable, and by data_parallel. A copy has the original's values, buffers,
 /// modes and policies; frozen parameters stay frozen, which those of LibTorch's modules do not.
 /// As theirs, clone() draws first values from the generator before it fills in the original's.

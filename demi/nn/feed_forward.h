@@ -21,7 +21,7 @@ struct FeedForwardOptions {
   std::int64_t hidden = 0;
   Activation activation = Activation::gelu;  // between `up` and `down`
   bool bias = true;                          // of the linear layers
-  double dropout = 0;                        ///< Of the result.
+  double dropout = 0;                        ///< Dropout of the result.
 };
 
 /// The width between up and down. Throws UsageError for a width below 1 or a hidden one below 0.

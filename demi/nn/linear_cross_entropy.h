@@ -12,7 +12,7 @@ namespace demi {
 /// How the losses of the rows become the result: as they are, their mean, their sum.
 enum class Reduction { none, mean, sum };
 
-/// What torch.nn.functional.linear_cross_entropy takes by keyword, under its names.
+/// The keyword arguments of torch.nn.functional.linear_cross_entropy, under their names.
 struct LinearCrossEntropyOptions {
   at::Tensor linear_bias = {};            ///< (C), added to the logits.
   at::Tensor weight = {};                 ///< (C), a factor for each class.

@@ -13,12 +13,12 @@
 
 namespace demi::nn {
 
-/// Which normalisation.
+/// The kinds of normalisation.
 enum class NormKind { layer_norm, rms_norm };
 
 /// Sizes and parameters of a normalisation.
 struct NormOptions {
-  std::int64_t width = 0;                ///< Of the last dimension, 1 or more.
+  std::int64_t width = 0;                ///< Size of the last dimension, 1 or more.
   NormKind kind = NormKind::layer_norm;  // which normalisation
   bool weight = true;                    ///< A factor for each feature.
   bool bias = true;                      ///< LayerNorm alone, with weight.

@@ -16,12 +16,12 @@
 
 namespace demi::nn {
 
-/// What the tokens of a batch see of each other, and where they are.
+/// The tokens that a token of a batch sees, and their positions.
 struct TokenContext {
   bool causal = true;          // a token sees those before it and itself alone
   at::Tensor mask = {};        ///< As demi::attention's.
   at::Tensor cu_seqlens = {};  ///< As demi::attention's.
-  RotaryAngles rotary = {};    ///< Of head size; none: no rotary positions.
+  RotaryAngles rotary = {};    ///< Angles for the head size; none: no rotary positions.
 };
 
 /// Sizes and parts of a self-attention layer.
@@ -29,14 +29,14 @@ struct SelfAttentionOptions {
   /// Elements of a token's vector, and heads of queries. `heads` divides `width`.
   std::int64_t width = 0, heads = 1;
   std::int64_t key_heads = 0;  ///< A divisor of heads; 0: as many as heads.
-  bool bias = true;            ///< Of both linear layers.
+  bool bias = true;            ///< Biases of both linear layers.
   bool qk_norm = false;        ///< RMSNorm over each head of q and k, before rotary positions.
   /// With qk_norm: a factor for each feature of a head.
   bool qk_norm_weight = true;
   /// Epsilon of the norms of q and k.
   double qk_norm_eps = 1e-5;
-  double attention_dropout = 0;  ///< Of the weights.
-  double residual_dropout = 0;   ///< Of the result.
+  double attention_dropout = 0;  ///< Dropout of the weights.
+  double residual_dropout = 0;   ///< Dropout of the result.
 };
 
 /// Self-attention: `qkv` is one linear layer whose rows are q, k, v, heads one after the other;

@@ -20,18 +20,18 @@ struct TransformerBlockOptions {
   /// Elements of a token's vector, and heads of queries. `heads` divides `width`.
   std::int64_t width = 0, heads = 1;
   std::int64_t key_heads = 0;  ///< 0: as many as heads.
-  std::int64_t hidden = 0;     ///< Of the feed-forward part; 0: its default.
+  std::int64_t hidden = 0;     ///< Width within the feed-forward part; 0: its default.
   bool pre_norm = true;        ///< x + f(norm(x)); false: norm(x + f(x)).
   NormKind norm = NormKind::layer_norm;
   bool norm_weight = true;                   // a factor for each feature
-  double eps = 1e-5;                         ///< Of all norms.
-  bool bias = true;                          ///< Of linear layers and LayerNorms.
+  double eps = 1e-5;                         ///< Epsilon of all norms.
+  bool bias = true;                          ///< Biases of linear layers and LayerNorms.
   Activation activation = Activation::gelu;  // of the feed-forward layer
   /// As SelfAttentionOptions has it.
   bool qk_norm = false;
   /// Dropout of the attention's weights.
   double attention_dropout = 0;
-  double residual_dropout = 0;  ///< Of what attention and feed-forward part add.
+  double residual_dropout = 0;  ///< Dropout of what attention and feed-forward part add.
 };
 
 /// A residual stream whose last sum is not made yet: the norm behind it makes it in passing.
@@ -53,14 +53,14 @@ class DEMI_API TransformerBlockImpl : public Cloneable<TransformerBlockImpl> {
 
   /// Registers new parts, as the constructor does.
   void reset() override;
-  /// Where its norms are.
+  /// Prints where the norms are.
   void pretty_print(std::ostream& stream) const override;
 
   /// `cache` and errors as SelfAttention's.
   at::Tensor forward(const at::Tensor& x, const TokenContext& context = {},
                      KeyValueCache* cache = nullptr);
 
-  /// The same for a stack of blocks, bit by bit, which leaves the last sum to the norm of the block
+  /// forward() in a stack of blocks, bit by bit: it leaves the last sum to the norm of the block
   /// behind, or to the model's: `norm->forward_add(x.stream, x.branch).norm`. A block with norms
   /// behind leaves none.
   Residual forward_residual(Residual x, const TokenContext& context = {},

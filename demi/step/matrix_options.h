@@ -6,7 +6,7 @@
 
 namespace demi::optim {
 
-/// What Muon multiplies the learning rate of a matrix of A rows and B columns by.
+/// Muon's factor of the learning rate of a matrix of A rows and B columns.
 enum class AdjustLr : std::uint8_t {
   original,            // sqrt(max(1, A / B)): Jordan et al. 2024
   match_rms_adamw,     // 0.2 sqrt(max(A, B)): Liu et al. 2025, "Muon is scalable for LLM training"
@@ -31,7 +31,7 @@ struct MatrixOptions {
   double epsilon = 1e-7;
   /// Amsel et al. 2025, "The Polar Express": its own coefficients for each of five steps.
   bool polar_express = false;
-  /// What the learning rate is multiplied by.
+  /// The factor of the learning rate.
   AdjustLr adjust_lr = AdjustLr::original;
   /// adjust_lr is of the last two sizes of the parameter instead of its matrix's.
   bool kernel_sides = false;

@@ -8,7 +8,7 @@
 
 namespace demi::train {
 
-/// What a run tells of itself, beside its steps. Is called in the training thread.
+/// Observes the epochs of a run beside its steps. It is called in the training thread.
 class DEMI_API Callback : public StepObserver {
  public:
   /// An epoch begins, of `epochs`; it has `steps` optimizer steps.

@@ -14,7 +14,7 @@
 
 namespace demi::train {
 
-/// By what one evaluation is better than another.
+/// The measure by which one evaluation is better than another.
 enum class BestBy {
   automatic,  // by accuracy if both have one, else by loss
   accuracy,   // the higher is better
@@ -51,7 +51,7 @@ struct EpochRecord {
   double seconds = 0;              // of training, without evaluation
   /// `seconds` by phase, in the order of kPhaseNames.
   std::array<double, profile::kPhaseNames.size()> phase_seconds{};
-  /// Of the evaluation after it; none without one.
+  /// The evaluation after it, if there was one.
   std::optional<Evaluation> validation;
 };
 

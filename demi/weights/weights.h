@@ -98,7 +98,7 @@ DEMI_API std::vector<at::Tensor> copies_of(const at::Tensor& parameter);
 /// refreshes the copy. LibTorch before 2.15 does not know that a stream is captured: capture with
 /// AutocastOptions{.cache_enabled = false} there. Any thread.
 DEMI_API void set_captures_step(bool captures);
-/// What was set.
+/// The value that set_captures_step() has set.
 DEMI_API bool captures_step();
 
 /// Enters and leaves a region of this thread, which keeps copies of parameters that are not owned
