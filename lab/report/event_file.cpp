@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
-#include <cmath>
 #include <cstdlib>
 
 #include "demi/core/crc32c.h"
@@ -97,29 +96,6 @@ std::string tfrecord(std::string_view data) {
   const std::string length = little_endian(data.size(), 8);
   return length + little_endian(masked_crc32c(length), 4) + std::string(data) +
          little_endian(masked_crc32c(data), 4);
-}
-
-Histogram histogram_of(std::span<const float> values, int buckets) {
-  Histogram out;
-  for (const float x : values) {
-    if (!std::isfinite(x)) continue;
-    out.min = out.count == 0 ? x : std::min<double>(out.min, x);
-    out.max = out.count == 0 ? x : std::max<double>(out.max, x);
-    ++out.count;
-    out.sum += x;
-    out.sum_squares += static_cast<double>(x) * x;
-  }
-  if (out.count == 0) return out;
-  const double width = out.max > out.min ? (out.max - out.min) / buckets : 1;
-  for (int i = 1; i <= buckets; ++i)
-    out.limits.push_back(i == buckets && out.max > out.min ? out.max : out.min + i * width);
-  out.counts.assign(out.limits.size(), 0);
-  for (const float x : values) {
-    if (!std::isfinite(x)) continue;
-    const auto bucket = static_cast<std::size_t>((x - out.min) / width);
-    ++out.counts[std::min(bucket, out.counts.size() - 1)];
-  }
-  return out;
 }
 
 // TensorBoard drops nothing at the first START of a folder, so every file has one.

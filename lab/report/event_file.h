@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
-#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -22,10 +21,6 @@ struct Histogram {
   std::vector<double> limits;  // upper end of each bucket, rising
   std::vector<double> counts;  // same length
 };
-
-/// Buckets of equal width between the smallest and the largest finite value; NaN and infinities are
-/// left out.
-DEMI_API Histogram histogram_of(std::span<const float> values, int buckets = 30);
 
 /// A record of a TFRecord file (tensorflow.org/tutorials/load_data/tfrecord): length, its masked
 /// CRC-32C, the data, its masked CRC-32C, all little-endian.

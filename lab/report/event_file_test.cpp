@@ -4,7 +4,6 @@
 
 #include <fstream>
 #include <iterator>
-#include <limits>
 
 #include "lab/report/protobuf.h"
 
@@ -26,20 +25,6 @@ TEST(Protobuf, ExamplesOfTheEncodingPage) {
   EXPECT_EQ(Message().bytes(2, "testing").encoded(), "\x12\x07testing");
   EXPECT_EQ(Message().message(3, Message().varint(1, 150)).encoded(), "\x1a\x03\x08\x96\x01");
   EXPECT_EQ(Message().varint(1, -2).encoded(), "\x08\xfe\xff\xff\xff\xff\xff\xff\xff\xff\x01");
-}
-
-TEST(Histogram, CountsEveryFiniteValueOnce) {
-  const float inf = std::numeric_limits<float>::infinity();
-  const std::vector<float> values = {0, 1,    2,   3,
-                                     4, -inf, inf, std::numeric_limits<float>::quiet_NaN()};
-  const Histogram h = histogram_of(values, 2);
-  EXPECT_EQ(h.count, 5);
-  EXPECT_EQ(h.sum, 10);
-  EXPECT_EQ(h.sum_squares, 30);
-  EXPECT_EQ(h.limits, (std::vector<double>{2, 4}));
-  EXPECT_EQ(h.counts, (std::vector<double>{2, 3}));
-  EXPECT_EQ(histogram_of(std::vector<float>(7, 1.5F)).counts[0], 7);
-  EXPECT_TRUE(histogram_of({}).limits.empty());
 }
 
 TEST(EventFile, BeginsWithItsVersionAndIsNamedForTensorBoard) {

@@ -7,7 +7,6 @@
 
 #include <cmath>
 #include <cstdlib>
-#include <numeric>
 #include <random>
 
 #include "demi/core/atomic_file.h"
@@ -131,9 +130,14 @@ void write_sample_events(const std::filesystem::path& folder) {
   events.scalar("loss/train", kSteps, std::nan(""));
   events.scalar("step/large", std::int64_t{1} << 40, 1);
   events.text("configuration", 0, "batch **256**, bf16 × fp32");
-  std::vector<float> weights(100);
-  std::iota(weights.begin(), weights.end(), 0.0F);
-  events.histogram("weights", 1, histogram_of(weights));
+  events.histogram("weights", 1,
+                   {.min = 0,
+                    .max = 99,
+                    .count = 100,
+                    .sum = 4950,
+                    .sum_squares = 328350,
+                    .limits = {49.5, 99},
+                    .counts = {50, 50}});
 }
 
 TEST(Sample, PageAndEventsCanBeWritten) {

@@ -41,21 +41,4 @@ std::string escape_html(std::string_view text) {
   return out;
 }
 
-std::string escape_markdown(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n' || c == '\r') {
-      out += ' ';
-    } else if (c == '<') {
-      out += "&lt;";
-    } else if (c == '&') {
-      out += "&amp;";
-    } else {
-      if (std::string_view("|*_`[]\\#~").find(c) != std::string_view::npos) out += '\\';
-      out += c;
-    }
-  }
-  return out;
-}
-
 }  // namespace demi::report

@@ -11,8 +11,4 @@ namespace demi::report {
 /// characters, which XML forbids, and broken UTF-8 become U+FFFD.
 DEMI_API std::string escape_html(std::string_view text);
 
-/// Text for one cell of a Markdown table: what Markdown or the HTML inside it would take as markup
-/// is escaped, line ends become spaces.
-DEMI_API std::string escape_markdown(std::string_view text);
-
 }  // namespace demi::report

@@ -202,28 +202,6 @@ std::string to_html(const Table& table) {
   return out + "</figure>\n";
 }
 
-std::string to_markdown(const Table& table) {
-  std::string out;
-  if (!table.title.empty()) out += fmt::format("**{}**\n\n", escape_markdown(table.title));
-  std::string rule = "|";
-  out += "|";
-  for (const Column& column : table.columns) {
-    const std::string unit = column.unit.empty() ? "" : fmt::format(" ({})", column.unit);
-    out += fmt::format(" {} |", escape_markdown(column.name + unit));
-    rule += column.align == Align::kLeft ? " :--- |" : " ---: |";
-  }
-  out.append("\n").append(rule).append("\n");
-  for (std::size_t r = 0; r < table.rows.size(); ++r) {
-    out += "|";
-    for (std::size_t c = 0; c < table.columns.size(); ++c) {
-      out += fmt::format(" {} |", escape_markdown(cell(table, r, c)));
-    }
-    out += "\n";
-  }
-  for (const std::string& note : table.notes) out += fmt::format("\n{}\n", escape_markdown(note));
-  return out;
-}
-
 std::string to_text(const Table& table, const Terminal& terminal) {
   const Style style{terminal.colour, terminal.utf8};
   std::string out;

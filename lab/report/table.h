@@ -33,9 +33,6 @@ struct Table {
 /// (html_page.h has the style).
 DEMI_API std::string to_html(const Table& table);
 
-/// GitHub's pipe table, the title in bold above it, the notes below.
-DEMI_API std::string to_markdown(const Table& table);
-
 /// The cell, or "–" where the row is short or the cell empty.
 DEMI_API std::string cell(const Table& table, std::size_t row, std::size_t column);
 

@@ -4,6 +4,7 @@
 
 #include <sstream>
 
+#include "lab/report/markdown_testing.h"
 #include "lab/report/markup.h"
 
 namespace demi::report {

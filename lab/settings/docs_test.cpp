@@ -14,6 +14,7 @@
 #include <string>
 
 #include "demi/core/source_dir_testing.h"
+#include "lab/report/markdown_testing.h"
 #include "lab/results/published.h"
 #include "lab/settings/config_source.h"
 #include "lab/settings/optimizers.h"
