@@ -324,8 +324,13 @@ bool Fit::pass_without_batch() {
   stage_ = Stage::kInBatch;
   state_.has_changed();
   const bool steps = ends_step();
+  if (steps) step_->pass({.last = true, .epoch = progress_.epoch.epoch});
+  return end_batch(steps);
+}
+
+// `steps`: a step is taken after the batch. Returns that.
+bool Fit::end_batch(bool steps) {
   if (steps) {
-    step_->pass({.last = true, .epoch = progress_.epoch.epoch});
     agree_on_step();
     take_step();
   } else {
@@ -357,14 +362,7 @@ bool Fit::train_batch() {
                                                 .epoch = progress_.epoch.epoch}));
   ++batches_in_step_;
   shares_in_step_ += share;
-  if (steps) {
-    agree_on_step();
-    take_step();
-  } else {
-    ++progress_.position;
-  }
-  stage_ = Stage::kBetweenBatches;
-  return steps;
+  return end_batch(steps);
 }
 
 // Makes the step's sums those of all ranks. Nothing is sent between here and the next backward, so

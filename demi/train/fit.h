@@ -56,6 +56,7 @@ class Fit {
   void read_whole_epoch();
   bool ends_step() const;
   bool pass_without_batch();
+  bool end_batch(bool steps);
   void take_step();
   void count_step();
   void on_update(const StepView& view);
