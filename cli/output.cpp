@@ -37,11 +37,8 @@ void print_entries(const std::vector<Entry>& entries) {
   std::cout << std::flush;
 }
 
-}  // namespace
-
-namespace {
 bool is_quiet = false;
-}
+}  // namespace
 
 void keep_quiet() { is_quiet = true; }
 

@@ -116,10 +116,6 @@ void watch_copies() {
   static_cast<void>(kernels);
 }
 
-}  // namespace
-
-namespace {
-
 // The mark goes to the parameter that stands in the place of another one.
 void pass_on(const tensor::Replacement& replacement) {
   auto& all = marks();

@@ -201,10 +201,6 @@ void warn_of_modes(const std::vector<GroupedMember>& members, WeightMode mode) {
              "greatest error of one number is ", greatest);
 }
 
-}  // namespace
-
-namespace {
-
 /// Two parameters may have been given one tensor, as a count that is set for all: each step writes
 /// to its own.
 void give_own_memory(ParamState& state, std::unordered_set<const void*>& known) {

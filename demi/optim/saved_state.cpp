@@ -394,10 +394,6 @@ Archived read_groups(InputArchive& archive, const Rules& rules,
   return read;
 }
 
-}  // namespace
-
-namespace {
-
 using torch::serialize::OutputArchive;
 
 /// LibTorch's optimizers read the step count as a number, and states in FP32. States in fewer bytes

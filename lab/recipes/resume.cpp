@@ -87,10 +87,6 @@ void require_longer(const settings::Assignment& given, const settings::Config& b
            "it was made for " + std::to_string(settings::scheduled_epochs(begun)) + " epochs", run);
 }
 
-}  // namespace
-
-namespace {
-
 // The batch of all ranks together stays, so that the steps do.
 void share_batches_anew(const settings::Assignment& given, const settings::Config& begun,
                         settings::Config& config, const std::filesystem::path& run) {
