@@ -138,12 +138,7 @@ void draw_marks(Svg& svg, const Chart& chart, const Frame& frame) {
   for (const Mark& mark : chart.marks) {
     if (!(mark.x >= frame.x.low && mark.x <= frame.x.high)) continue;
     const double x = frame.px_x(mark.x);
-    svg.element(
-        "path",
-        {{"class", "mark"},
-         {"stroke", "#a9b0ba"},
-         {"stroke-dasharray", "1 3"},
-         {"d", fmt::format("M{} {}V{}", px(std::round(x) + 0.5), px(plot.top), px(plot.bottom))}});
+    draw_mark_line(svg, x, plot.top, plot.bottom);
     const double half = text_width(mark.label) / 2;
     if (x - half < free_from || x + half > plot.right + 8) continue;
     svg.text(x, plot.top - 5, mark.label,

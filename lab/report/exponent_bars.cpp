@@ -136,12 +136,7 @@ void draw_outline(Svg& svg, const ExponentPlot& plot, const Bars& bars, std::siz
 void draw_limits(Svg& svg, const ExponentPlot& plot, const std::vector<Mark>& marks) {
   for (const Mark& mark : marks) {
     const double x = plot.x(mark.x);
-    svg.element(
-        "path",
-        {{"class", "mark"},
-         {"stroke", "#a9b0ba"},
-         {"stroke-dasharray", "1 3"},
-         {"d", fmt::format("M{} {}V{}", px(std::round(x) + 0.5), px(plot.top), px(plot.bottom))}});
+    draw_mark_line(svg, x, plot.top, plot.bottom);
     svg.text(std::min(x, plot.right - text_width(mark.label) / 2), plot.top - 5, mark.label,
              {{"class", "soft"}, {"text-anchor", "middle"}, {"font-size", "11"}});
   }

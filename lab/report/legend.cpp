@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "lab/report/palette.h"
 
@@ -96,6 +97,14 @@ void draw_legend(Svg& svg, const std::vector<std::string>& names, double y, doub
 double legend_height(const std::vector<std::string>& names, double width, bool boxes) {
   if (names.empty()) return 0;
   return (places(names, width, boxes ? kBoxSample : kCurveSample).back().row + 1) * kLegendRow + 6;
+}
+
+void draw_mark_line(Svg& svg, double x, double top, double bottom) {
+  svg.element("path",
+              {{"class", "mark"},
+               {"stroke", "#a9b0ba"},
+               {"stroke-dasharray", "1 3"},
+               {"d", fmt::format("M{} {}V{}", px(std::round(x) + 0.5), px(top), px(bottom))}});
 }
 
 void draw_marker(Svg& svg, std::size_t run, const Point& point) {

@@ -30,6 +30,9 @@ void draw_legend(Svg& svg, const std::vector<std::string>& names, double y, doub
                  bool boxes = false);
 double legend_height(const std::vector<std::string>& names, double width, bool boxes = false);
 
+/// The dotted line of a mark of the horizontal axis.
+void draw_mark_line(Svg& svg, double x, double top, double bottom);
+
 /// Circle, square, diamond, triangle, by the run's place.
 void draw_marker(Svg& svg, std::size_t run, const Point& point);
 
