@@ -23,6 +23,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// Settings of file, environment, options and a launcher, from the weakest to the strongest.
+using Given = std::vector<settings::Assignment>;
+
 // Other programs have a config.json, too.
 bool is_run(const fs::path& folder) {
   const nlohmann::json record = json_or_null(json_text(folder / "config.json").value_or(""));
@@ -55,7 +58,7 @@ std::string named_recipe(const StartWords& words, const SettingOptions& settings
 // The value of --resume or --from; "" if there is none. A file's value is that of the run which it
 // describes.
 settings::Assignment asked_for(std::string_view setting, const std::string& accepted,
-                               const std::vector<settings::Assignment>& given) {
+                               const Given& given) {
   settings::Assignment asked;
   for (const settings::Assignment& a : given)
     if (a.name == setting) asked = a;
@@ -68,16 +71,16 @@ settings::Assignment asked_for(std::string_view setting, const std::string& acce
   return asked;
 }
 
-settings::Assignment asked_to_resume(const std::vector<settings::Assignment>& given) {
+settings::Assignment asked_to_resume(const Given& given) {
   return asked_for("resume", "a run folder, a checkpoint, or auto", given);
 }
 
-settings::Assignment asked_to_start(const std::vector<settings::Assignment>& given) {
+settings::Assignment asked_to_start(const Given& given) {
   return asked_for("from", "a run folder, a checkpoint, or a safetensors file", given);
 }
 
 // --resume and --from exclude each other: one resumes a run, the other begins one.
-void require_one_of_both(const std::vector<settings::Assignment>& given) {
+void require_one_of_both(const Given& given) {
   const settings::Assignment resume = asked_to_resume(given), from = asked_to_start(given);
   if (resume.text.empty() || from.text.empty() || from.is_of_file()) return;
   throw UsageError(
@@ -92,7 +95,7 @@ void require_one_of_both(const std::vector<settings::Assignment>& given) {
 
 // Notes on a file that is easily misunderstood.
 void note_file(const StartWords& words, const SettingOptions& settings, const std::string& recipe,
-               const std::vector<settings::Assignment>& given) {
+               const Given& given) {
   const std::string of_file = settings.of_file().recipe;
   if (!of_file.empty() && of_file != recipe)
     note(settings.file() + " is of the recipe " + of_file +
@@ -109,8 +112,7 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
   }
 }
 
-Start new_run(const StartWords& words, const SettingOptions& settings) {
-  const std::vector<settings::Assignment> given = with_launched_ranks(settings.given());
+Start new_run(const StartWords& words, const SettingOptions& settings, const Given& given) {
   const std::string from = asked_to_start(given).text;
   const std::string recipe = named_recipe(words, settings, from);
   if (recipe.empty()) which_recipe(words);
@@ -163,7 +165,8 @@ Start in_a_new_folder(const StartWords& words, const SettingOptions& settings,
   return start;
 }
 
-Start resume_run(const StartWords& words, const SettingOptions& settings, const fs::path& folder) {
+Start resume_run(const StartWords& words, const SettingOptions& settings, const Given& given,
+                 const fs::path& folder) {
   recipes::RunRecord record = recipes::read_run_record(folder);
   recipes::require_saved_settings(folder, record);
   if (!recipes::can_resume(folder))
@@ -179,8 +182,7 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
     refuse(folder, "another recipe is that of the run", recipe,
            "leave it out, or name " + record.recipe);
   Start start{.command = words.command, .recipe = record.recipe, .run_dir = words.run_dir};
-  start.config =
-      recipes::resumed_config(record.config, with_launched_ranks(settings.given()), folder);
+  start.config = recipes::resumed_config(record.config, given, folder);
   const std::string change = recipes::change_of_precision(record.config, start.config);
   if (!change.empty()) return in_a_new_folder(words, settings, folder, change, std::move(start));
   start.line = record.line + changed(record.config, start.config);
@@ -189,7 +191,7 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
   return start;
 }
 
-Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
+Start resume_checkpoint(const StartWords& words, const SettingOptions& settings, const Given& given,
                         const fs::path& path) {
   const fs::path checkpoint = checkpoint::find(path);
   std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
@@ -199,20 +201,19 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
            "name it: demi train RECIPE --resume " + path.string());
   settings::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
-  start.config = recipes::resumed_config(workload::weights_info(checkpoint).config,
-                                         with_launched_ranks(settings.given()), checkpoint);
+  start.config =
+      recipes::resumed_config(workload::weights_info(checkpoint).config, given, checkpoint);
   start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
   start.resume_from = checkpoint;
   return start;
 }
 
 // Why an unfinished run is not the one that was asked for; empty: it is.
-std::string why_not(const fs::path& folder, const StartWords& words, const SettingOptions& settings,
+std::string why_not(const fs::path& folder, const StartWords& words, const Given& given,
                     const settings::Config& asked) {
   try {
     const recipes::RunRecord record = recipes::read_run_record(folder);
     if (!words.runs.empty() && words.runs != record.runs) return "its runs are others";
-    const std::vector<settings::Assignment> given = with_launched_ranks(settings.given());
     std::string difference = recipes::first_difference(record.config, asked, given);
     if (difference.empty()) recipes::resumed_config(record.config, given, folder);
     return difference;
@@ -222,9 +223,10 @@ std::string why_not(const fs::path& folder, const StartWords& words, const Setti
 }
 
 Start find_and_start(const StartWords& words, const SettingOptions& settings) {
-  require_one_of_both(settings.given());
-  const std::string resume = asked_to_resume(settings.given()).text;
-  if (resume.empty()) return new_run(words, settings);
+  const Given given = with_launched_ranks(settings.given());
+  require_one_of_both(given);
+  const std::string resume = asked_to_resume(given).text;
+  if (resume.empty()) return new_run(words, settings, given);
   if (resume != "auto") {
     if (!fs::exists(resume))
       throw DataError({.where = "--resume",
@@ -233,15 +235,15 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
                        .advice = "look into " + report::runs_root(words.run_dir).string() +
                                  " for the runs there are, or say --resume auto"});
     const bool is_run = fs::exists(fs::path(resume) / "config.json");
-    return is_run ? resume_run(words, settings, resume)
-                  : resume_checkpoint(words, settings, resume);
+    return is_run ? resume_run(words, settings, given, resume)
+                  : resume_checkpoint(words, settings, given, resume);
   }
-  Start begun = new_run(words, settings);
+  Start begun = new_run(words, settings, given);
   const fs::path root = report::runs_root(words.run_dir);
   std::string passed_over;
   for (const fs::path& folder : recipes::unfinished(words.command, begun.recipe, root)) {
-    const std::string difference = why_not(folder, words, settings, begun.config);
-    if (difference.empty()) return resume_run(words, settings, folder);
+    const std::string difference = why_not(folder, words, given, begun.config);
+    if (difference.empty()) return resume_run(words, settings, given, folder);
     if (passed_over.empty()) passed_over = folder.string() + " is another: " + difference;
   }
   if (!speaks_for_all()) return begun;
