@@ -18,6 +18,7 @@
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/core/error.h"
 #include "demi/optim/optimizer.h"
+#include "demi/optim/parameters.h"
 #include "demi/step/coded_weight.h"
 #include "demi/step/param_state.h"
 
@@ -138,16 +139,9 @@ void check_moments(InputArchive& states, const std::string& key, const at::Tenso
   }
 }
 
-std::vector<at::Tensor> parameters_of(const torch::optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups())
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  return all;
-}
-
 void check_content(ArchiveContent& found, const ArchiveContent& own,
                    const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
-  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  const std::vector<at::Tensor> parameters = optim::parameters_of(optimizer);
   auto now = match.now.begin();
   if (found.groups.size() != own.groups.size())
     refuse_archive("the optimizer's state has another number of parameter groups",
@@ -189,7 +183,7 @@ at::Tensor archive_of(const torch::optim::Optimizer& optimizer) {
 
 /// The state of parameter i belongs to parameter now[i].
 void hand_out_states(torch::optim::Optimizer& optimizer, const std::vector<std::size_t>& now) {
-  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  const std::vector<at::Tensor> parameters = optim::parameters_of(optimizer);
   std::vector<std::unique_ptr<torch::optim::OptimizerParamState>> states(parameters.size());
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto found = optimizer.state().find(parameters[i].unsafeGetTensorImpl());
@@ -262,7 +256,7 @@ bool is_of(const NamedTensors& state, std::size_t parameter, const char* name) {
 /// master and its copy, which every precision can load.
 void join_remainders(NamedTensors& model, NamedTensors& state,
                      const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
-  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  const std::vector<at::Tensor> parameters = optim::parameters_of(optimizer);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto weight = model.find(match.names[i]);
     if (weight == model.end() || !is_of(state, i, optim::kRemainder) ||
@@ -280,7 +274,7 @@ void join_remainders(NamedTensors& model, NamedTensors& state,
 /// depends on the precision that it was saved in.
 void exchange_masters(NamedTensors& model, NamedTensors& state,
                       const torch::optim::Optimizer& optimizer, const ParameterMatch& match) {
-  const std::vector<at::Tensor> parameters = parameters_of(optimizer);
+  const std::vector<at::Tensor> parameters = optim::parameters_of(optimizer);
   for (std::size_t i = 0; i < parameters.size(); ++i) {
     const auto weight = model.find(match.names[i]);
     if (weight == model.end()) continue;

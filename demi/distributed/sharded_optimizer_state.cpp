@@ -17,6 +17,7 @@
 #include "demi/distributed/process_group.h"
 #include "demi/distributed/sharding.h"
 #include "demi/optim/optimizer.h"
+#include "demi/optim/parameters.h"
 #include "demi/optim/state_share.h"
 #include "demi/tensor/dtype.h"
 
@@ -24,13 +25,6 @@ namespace demi::distributed {
 namespace {
 
 constexpr const char* kWhere = "distributed.ShardedOptimizerState";
-
-std::vector<at::Tensor> parameters_of(const optim::Optimizer& optimizer) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : optimizer.param_groups())
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  return all;
-}
 
 /// Devices in the order in which parameters name them, each with the number of its first parameter.
 using Devices = std::vector<std::pair<at::Device, std::size_t>>;
@@ -77,7 +71,7 @@ std::string description(const optim::Optimizer& optimizer, const ShardOptions& o
                                  optimizer.rule_name(), options.bucket_bytes);
   text += fmt::format("steps taken {}\n", optimizer.state_tensors().at("taken").item<int64_t>());
   const std::vector<StateDict> groups = optimizer.group_numbers();
-  const Devices devices = devices_of(parameters_of(optimizer));
+  const Devices devices = devices_of(optim::parameters_of(optimizer));
   std::size_t number = 0;
   for (std::size_t g = 0; g < groups.size(); ++g) {
     for (const auto& [name, value] : groups[g])
@@ -126,7 +120,7 @@ std::vector<StateTensor> read_list(const std::string& text) {
 class ShardedOptimizerState::Share final : public optim::StateShare {
  public:
   Share(optim::Optimizer& optimizer, ProcessGroup& group, const ShardOptions& options)
-      : parameters_(parameters_of(optimizer)),
+      : parameters_(optim::parameters_of(optimizer)),
         group_(&group),
         options_(options),
         rank_(group.rank()),
@@ -227,7 +221,7 @@ ShardedOptimizerState::ShardedOptimizerState(optim::Optimizer& optimizer, Proces
             .accepted = "1 byte or more",
             .advice = "leave it out for the default"});
   group.require_same("the optimizer whose state they share", description(optimizer, options));
-  if (group.world_size() > 1) check_devices(devices_of(parameters_of(optimizer)));
+  if (group.world_size() > 1) check_devices(devices_of(optim::parameters_of(optimizer)));
   share_ = std::make_shared<Share>(optimizer, group, options);
   optimizer.share_state(share_);
 }

@@ -16,6 +16,7 @@
 #include "demi/loop/step_checks.h"
 #include "demi/optim/clip.h"
 #include "demi/optim/optimizer.h"
+#include "demi/optim/parameters.h"
 #include "demi/step/pending_step.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/module_tensors.h"
@@ -25,13 +26,6 @@ namespace {
 
 using profile::Phase;
 using torch::optim::Optimizer;
-
-std::vector<at::Tensor> parameters_of(const Optimizer& optimizer) {
-  std::vector<at::Tensor> parameters;
-  for (const auto& group : optimizer.param_groups())
-    parameters.insert(parameters.end(), group.params().begin(), group.params().end());
-  return parameters;
-}
 
 using ParameterSet = std::unordered_set<const at::TensorImpl*>;
 
@@ -173,7 +167,7 @@ void Step::Impl::send_back(std::vector<at::Tensor>& losses, const MicroBatch& ba
   std::vector<at::Tensor> inputs;
   if (turns.is_of_some(batch))
     for (const Optimizer* one : turns.receivers(batch))
-      for (const at::Tensor& p : loop::parameters_of(*one))
+      for (const at::Tensor& p : optim::parameters_of(*one))
         if (p.requires_grad()) inputs.push_back(p);
   std::vector<distributed::DistributedDataParallel*> parallel;
   std::vector<std::int64_t> rounds;
@@ -275,8 +269,8 @@ StepResult Step::Impl::step_of(Optimizer& one, bool unscaled) {
     timer.enter(Phase::unscale);
     if (!unscaled) run.scaler->unscale_(one);
     if (options.clip_value > 0)
-      optim::clip_grad_value_(loop::parameters_of(one), options.clip_value);
-    if (options.clip_norm > 0) optim::clip_grad_norm_(loop::parameters_of(one), options.clip_norm);
+      optim::clip_grad_value_(optim::parameters_of(one), options.clip_value);
+    if (options.clip_norm > 0) optim::clip_grad_norm_(optim::parameters_of(one), options.clip_norm);
   }
   timer.enter(Phase::step);
   return run.scaler->step(one);

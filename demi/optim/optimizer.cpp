@@ -80,7 +80,7 @@ Optimizer::Optimizer(const std::vector<torch::optim::OptimizerParamGroup>& group
 }
 
 void Optimizer::begin() {
-  if (parameters_of(param_groups_).empty())
+  if (parameters_of(*this).empty())
     refuse({.where = kOptimizer,
             .what = "there are no parameters",
             .seen = "none",
@@ -122,7 +122,7 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
   impl().require_unshared("add_param_group");
   auto options = impl().options_of(group, defaults(), param_groups_.size());
   check_group(impl().rule_of(*options), *options, group.params());
-  std::vector<at::Tensor> all = parameters_of(param_groups_);
+  std::vector<at::Tensor> all = parameters_of(*this);
   all.insert(all.end(), group.params().begin(), group.params().end());
   check_parameters(all);
   torch::optim::Optimizer::add_param_group(torch::optim::OptimizerParamGroup(group.params()));
@@ -133,7 +133,7 @@ void Optimizer::add_param_group(const torch::optim::OptimizerParamGroup& group) 
 void OptimizerState::Impl::adopt() {
   for (const auto& group : optimizer->param_groups_)
     check_group(rule_of(group.options()), group.options(), group.params());
-  const std::vector<at::Tensor> wanted = parameters_of(optimizer->param_groups_);
+  const std::vector<at::Tensor> wanted = parameters_of(*optimizer);
   const std::unordered_set<const at::TensorImpl*> seen = check_parameters(wanted);
   std::erase_if(owned, [&](const auto& one) {
     return !seen.contains(one->parameter().unsafeGetTensorImpl());

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/optim/optimizer.h"
+#include "demi/optim/parameters.h"
 #include "demi/optim/rule.h"
 #include "demi/optim/state_share.h"
 #include "demi/step/backend.h"
@@ -19,14 +20,6 @@
 namespace demi::optim {
 
 inline constexpr auto kOptimizer = "optim.Optimizer";
-
-inline std::vector<at::Tensor> parameters_of(
-    const std::vector<torch::optim::OptimizerParamGroup>& groups) {
-  std::vector<at::Tensor> all;
-  for (const auto& group : groups)
-    all.insert(all.end(), group.params().begin(), group.params().end());
-  return all;
-}
 
 /// Checks each parameter, and that no two are the same or share memory. Returns them as a set.
 std::unordered_set<const at::TensorImpl*> check_parameters(const std::vector<at::Tensor>& all);

@@ -229,7 +229,7 @@ Rules OptimizerState::Impl::rules(const std::vector<torch::optim::OptimizerParam
 
 std::function<void()> OptimizerState::prepare_state(std::map<std::string, at::Tensor> tensors,
                                                     const std::vector<StateDict>& groups) {
-  const std::vector<at::Tensor> parameters = parameters_of(param_groups_);
+  const std::vector<at::Tensor> parameters = parameters_of(*this);
   std::vector<bool> held;
   for (size_t i = 0; i < parameters.size(); ++i) held.push_back(impl().holds(i));
   auto rates = take_scheduled_rates(tensors, param_groups_.size());

@@ -171,7 +171,7 @@ void replace_parameter(Optimizer& optimizer, const at::Tensor& old, const at::Te
   auto& group = optimizer.param_groups()[place.group];
 
   const kernels::Group numbers = impl.groups().numbers[place.group];  // checks those of all
-  std::vector<at::Tensor> all = parameters_of(optimizer.param_groups());
+  std::vector<at::Tensor> all = parameters_of(optimizer);
   for (at::Tensor& parameter : all)
     if (parameter.is_same(old)) parameter = replacement;
   check_parameters(all);
