@@ -20,7 +20,6 @@
 namespace demi::cli {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
 struct PredictArguments {

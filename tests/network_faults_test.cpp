@@ -39,7 +39,6 @@ using demi::testing::Child;
 using demi::testing::Link;
 using demi::testing::NetworkProxy;
 using demi::testing::waits_in_a_collective;
-using ::testing::AnyOf;
 using ::testing::HasSubstr;
 using Fault = NetworkProxy::Fault;
 using std::chrono::milliseconds;

@@ -13,7 +13,6 @@ namespace demi::checkpoint {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::ElementsAre;
 using testing::HasSubstr;
 
 using WriterTest = CheckpointFolder;

@@ -21,7 +21,6 @@ using demi::testing::GroupOn;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 using ::testing::AllOf;
-using ::testing::AnyOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;

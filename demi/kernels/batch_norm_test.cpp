@@ -22,10 +22,8 @@ using testing::kShapes;
 using ::testing::Message;
 using testing::NormCase;
 using testing::NormShape;
-using testing::pool_of;
 using testing::pooled_shapes;
 using testing::step_of;
-using testing::StoredArray;
 
 template <class Act>
 void each_pixel(const NormShape& shape, Act act) {

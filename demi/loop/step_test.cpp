@@ -42,7 +42,6 @@ using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Losses = std::vector<at::Tensor>;
 using torch::nn::functional::cross_entropy;
-using torch::nn::functional::mse_loss;
 
 torch::nn::Sequential make_model(int64_t seed = 1, int64_t in = 6, int64_t out = 3) {
   torch::manual_seed(seed);

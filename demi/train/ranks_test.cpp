@@ -31,7 +31,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 using testing::shared_group;
 
 constexpr int64_t kPlaneRows = 48, kPlaneFeatures = 6;

@@ -31,7 +31,6 @@ using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::Not;
 
 class ShardOptimizer : public testing::OnRanks {
  protected:

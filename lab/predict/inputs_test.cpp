@@ -18,7 +18,6 @@ namespace fs = std::filesystem;
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using ::testing::IsEmpty;
 using Words = std::vector<std::string>;
 
 class Inputs : public ::testing::Test {

@@ -12,8 +12,6 @@
 namespace demi::profiler {
 namespace {
 
-using testing::DoubleNear;
-using testing::ElementsAre;
 using testing::IsEmpty;
 using testing::SizeIs;
 using Kind = Event::Kind;
