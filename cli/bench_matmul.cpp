@@ -218,8 +218,7 @@ void add_bench_matmul(CLI::App& bench) {
   command
       ->add_option("--seconds", a->bench.seconds, "Time after which a row ends with fewer products")
       ->capture_default_str();
-  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->device);
   command->add_option("--html", a->html, "File for a page with the rates as a plot");
   command->add_flag(kLayersFlag, a->layer,
                     "In place of square products: linear layers and convolutions in a region on a "

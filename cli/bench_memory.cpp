@@ -206,8 +206,7 @@ void add_bench_memory(CLI::App& bench) {
   command->add_option("--classes", a->bench.classes, "Classes of pictures or texts [the recipe's]");
   command->add_option("--vocabulary", a->bench.vocabulary, "Words that a text model knows")
       ->capture_default_str();
-  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->device);
   a->output.add_to(*command);
   command->callback([a] { bench_memory(*a); });
 }

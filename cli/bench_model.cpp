@@ -107,8 +107,7 @@ void add_bench_model(CLI::App& bench) {
       ->capture_default_str();
   command->add_option("--runs", a->runs,
                       "Runs to compare with fp32, by comma [bf16 on a CPU, fp16 on CUDA]");
-  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->device);
   add_round_options(*command, a->bench.warmup, a->bench.steps, a->bench.rounds);
   a->output.add_to(*command);
   command->callback([a] { bench_model(*a); });

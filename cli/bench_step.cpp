@@ -130,8 +130,7 @@ void add_bench_step(CLI::App& bench) {
           "Weights: master (FP32 with bf16 copies), or bf16 with what is kept beside them: "
           "split, split24 or stochastic")
       ->capture_default_str();
-  command->add_option("--device", a->bench.device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->bench.device);
   command->add_flag("!--no-peer", a->bench.peer, "Leave out LibTorch's optimizer");
   a->output.add_to(*command);
   command->callback([a] { bench_step(*a); });

@@ -1,6 +1,5 @@
 #include "cli/commands.h"
 
-#include <string>
 #include <vector>
 
 #include "cli/command_tree.h"
@@ -8,6 +7,11 @@
 #include "demi/core/nearest.h"
 
 namespace demi::cli {
+
+void add_device_option(CLI::App& command, std::string& device) {
+  command.add_option("--device", device, "Device: auto, cpu, cuda or cuda:N")
+      ->capture_default_str();
+}
 
 void require_one_of(CLI::App& app) {
   app.callback([&app] {

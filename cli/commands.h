@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <string>
 
 // A function per command, each in a file of that name. It adds the subcommand with its options; its
 // callback calls the library and prints: results to stdout (a table, or one JSON object with
@@ -14,6 +15,9 @@ void add_commands(CLI::App& app);
 
 /// Requires a subcommand. Unlike CLI11's require_subcommand it reports a misspelt name.
 void require_one_of(CLI::App& app);
+
+/// --device, for the device that a command computes on.
+void add_device_option(CLI::App& command, std::string& device);
 
 void add_compare(CLI::App& app);
 void add_completion(CLI::App& app);

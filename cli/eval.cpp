@@ -98,8 +98,7 @@ void add_eval(CLI::App& app) {
   command->add_option(
       "--precision", a->precisions,
       "Precisions to evaluate in, by comma [fp32 and the one that it was trained in]");
-  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->device);
   command->add_option(
       "--data-dir", a->data_dir,
       "Folder that holds the data set's files [DEMI_DATA_DIR, else as in training]");

@@ -225,8 +225,7 @@ void add_generate(CLI::App& app) {
   command->add_option("--samples", a->samples, "Number of texts")->capture_default_str();
   command->add_option("--precision", a->precision, "Precision to compute in")
       ->capture_default_str();
-  command->add_option("--device", a->device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->device);
   command->add_flag("--no-cache", a->no_cache,
                     "Compute keys and values of all tokens again for each new one");
   a->output.add_to(*command);

@@ -219,8 +219,7 @@ void add_predict(CLI::App& app) {
   command->add_option("--fuse", a->options.fuse,
                       "Likewise what runs as one operator: low-precision, always or never [as in "
                       "training]");
-  command->add_option("--device", a->options.device, "Device: auto, cpu, cuda or cuda:N")
-      ->capture_default_str();
+  add_device_option(*command, a->options.device);
   a->output.add_to(*command);
   command->add_flag("--json-lines", a->json_lines, "Print a line of JSON for each input");
   command->callback([a, command] {
