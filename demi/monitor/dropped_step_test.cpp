@@ -16,7 +16,9 @@ namespace {
 using Place = Origin::Place;
 
 struct DroppedStep : ::testing::Test {
-  torch::nn::Sequential model{torch::nn::Linear(4, 4), torch::nn::BatchNorm1d(4)};
+  torch::nn::Linear linear{4, 4};
+  torch::nn::BatchNorm1d norm{4};
+  torch::nn::Sequential model{linear, norm};
   optim::SGD sgd{model->parameters(), optim::SGDOptions(1e-3)};
   loop::Step step{loop::Job{.models = {model.get()}, .optimizers = {&sgd}}, {.accumulate = 2}};
   std::vector<Origin> reported;
@@ -44,10 +46,10 @@ TEST_F(DroppedStep, DoesNotHideTheFaultOfTheNext) {
   ASSERT_EQ(reported.size(), 1U);
   EXPECT_EQ(reported[0].place, Place::data);
   step.drop();
-  model->at<torch::nn::BatchNorm1dImpl>(1).reset_running_stats();
+  norm->reset_running_stats();
   batch(input(1), -1);
   ASSERT_EQ(reported.size(), 2U);
-  EXPECT_EQ(reported[1].place, Place::loss) << to_string(reported[1]);
+  EXPECT_EQ(reported[1].place, Place::forward) << to_string(reported[1]);
   EXPECT_EQ(reported[1].op, "aten::log");
 }
 
@@ -56,7 +58,7 @@ TEST_F(DroppedStep, IsFollowedByALookAtTheState) {
   step.drop();
   {
     const at::NoGradGuard no_grad;
-    model->at<torch::nn::LinearImpl>(0).weight[0][0] = std::numeric_limits<float>::infinity();
+    linear->weight[0][0] = std::numeric_limits<float>::infinity();
   }
   batch(input(1));
   ASSERT_FALSE(reported.empty());
