@@ -105,6 +105,21 @@ TEST_F(StepTargetsTest, TheStepTellsTheGraphThatWeightsChanged) {
   EXPECT_THROW(loss.backward(), c10::Error);
 }
 
+TEST_F(StepTargetsTest, AReplayRenewsTheCopiesThatItWrites) {
+  auto p = owned_parameter();
+  low_precision(p, torch::kBFloat16);
+  StepTargets step({p});
+  const StepTarget target = step.begin(/*captured=*/true)[0];
+  step.finish();
+  const auto version = p._version();
+  const auto casts = stats().casts;
+  write_through(target, 16, 7);  // as the replay does
+  step.note_replay();
+  EXPECT_GT(p._version(), version);
+  EXPECT_TRUE(low_precision(p, torch::kBFloat16).detach().eq(7).all().item<bool>());
+  EXPECT_EQ(stats().casts, casts) << "the copy that it wrote is valid";
+}
+
 TEST_F(StepTargetsTest, MemoryOfTheCopiesLastsUntilTheStepEnds) {
   const std::vector<std::pair<const char*, std::function<void(const at::Tensor&)>>> droppers{
       {"drop", [](const at::Tensor&) { drop(); }},
