@@ -30,10 +30,8 @@ fi
 "$python" docs/site/checks_test.py 2>&1 | tail -n 30
 "$python" docs/site/pages.py . build/site
 [ "$mode" != --names ] || exit 0
-# From the start if the last build did not end, or if docs/site has changed, which Sphinx does not see.
-if [ ! -e build/site/html/searchindex.js ] || [ -n "$(find docs/site -newer build/site/html/.buildinfo)" ]; then
-  rm -rf build/site/html build/site/doctrees
-fi
+# From the start: Sphinx would write, and warn of, only the pages that have changed, and not those whose links lead to what is gone.
+rm -rf build/site/html build/site/doctrees
 # --keep-going: all that is wrong, not the first.
 "$python" -m sphinx -q -W --keep-going -j 2 -d build/site/doctrees -c docs/site build/site/source build/site/html
 say "build/site/html/index.html"
