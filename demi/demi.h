@@ -32,6 +32,7 @@
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/imported/imported_model.h"
 #include "demi/imported/summary.h"
+#include "demi/loop/graphed_call.h"
 #include "demi/loop/observer.h"
 #include "demi/loop/precision.h"
 #include "demi/loop/step.h"

@@ -183,9 +183,9 @@ const Precision& Step::precision() const { return impl_->run.precision; }
 int64_t Step::steps_taken() const { return impl_->steps; }
 profile::PhaseTimer& Step::phases() { return impl_->timer; }
 Step::GraphCounts Step::graph_counts() const {
-  if (!impl_->graphs) return {};
-  return {impl_->graphs->replays(), impl_->graphs->recorded(), impl_->graphs->refusal()};
+  return impl_->graphs ? impl_->graphs->counts() : GraphCounts();
 }
+std::shared_ptr<GraphMemory> Step::graph_memory() { return impl_->graph_memory; }
 Recorder& Step::recorder() { return *impl_->recorder; }
 
 }  // namespace demi::loop

@@ -14,6 +14,7 @@
 
 #include "demi/autocast/op_policy.h"
 #include "demi/core/export.h"
+#include "demi/loop/graph_mode.h"
 #include "demi/loop/job.h"
 #include "demi/loop/observer.h"
 #include "demi/loop/precision.h"
@@ -26,15 +27,8 @@ class GraphSource;
 
 namespace demi::loop {
 
+class GraphMemory;
 class Recorder;
-
-/// Whether the device's work of a step is recorded in a graph once and replayed from then on, so
-/// that the host launches two graphs a step in place of each kernel.
-enum class GraphMode {
-  off,        // it is not
-  automatic,  // where it can be; a step that cannot runs plainly, and a warning says why
-  on,         // UsageError where it cannot be
-};
 
 /// How a Step computes, clips, reads and reports.
 struct Options {
@@ -69,7 +63,8 @@ struct Options {
   /// finish(). The first three steps of each kind run plainly on a stream of their own; what makes
   /// another kind: shapes and dtypes of the tensors, MicroBatch::weight, the place of a batch among
   /// those of its step (first, second, later), train and eval of a module, requires_grad, an
-  /// address of a parameter or buffer, backends, the weight cache's mode. At most 16 are kept.
+  /// address of a parameter or buffer, backends, policies, the weight cache's mode. At most 16 are
+  /// kept.
   /// Rates and other numbers of parameter groups, loss scale and weights may change between two
   /// steps. A step runs plainly if an observer needs it, with MicroBatch::of, after take(), and
   /// with several losses. Needs demi's optimizers, a CUDA device, LibTorch 2.15, and no other
@@ -210,14 +205,11 @@ class DEMI_API Step {
   /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
   /// enter another phase here.
   profile::PhaseTimer& phases();
-  /// Counts of recorded and replayed work since the Step was made (Options::graph).
-  struct GraphCounts {
-    std::int64_t replays = 0;   // of batches and finish()
-    std::int64_t recorded = 0;  // graphs
-    std::string refusal;        // why steps run plainly; empty: they do not, or the mode is off
-  };
-  /// Waits for nothing.
+  using GraphCounts = loop::GraphCounts;
+  /// What has become of Options::graph: replays are of batches and of finish(). Waits for nothing.
   GraphCounts graph_counts() const;
+  /// What its graphs share with others that are replayed between its steps.
+  std::shared_ptr<GraphMemory> graph_memory();
   /// The records of the steps, for loops that count more of a batch than its loss.
   Recorder& recorder();
 

@@ -71,7 +71,8 @@ Step::Impl::Impl(Job of, const Options& with, const graph::GraphSource& source)
       module(job.module()),
       timer(with.device, with.synchronise_phases),
       turns(job.optimizers, with.accumulate),
-      steps(with.steps_taken) {
+      steps(with.steps_taken),
+      graph_memory(std::make_shared<GraphMemory>(source, with.device)) {
   require_libtorch();
   check(options);
   check(job);
@@ -91,7 +92,7 @@ Step::Impl::Impl(Job of, const Options& with, const graph::GraphSource& source)
   for (Optimizer* one : job.optimizers)
     if (auto* own = dynamic_cast<optim::Optimizer*>(one); own && job.optimizers.size() > 1)
       has_norm_limit |= own->pending().has_norm_limit();
-  if (options.graph != GraphMode::off) graphs.emplace(job, options, *module, source);
+  if (options.graph != GraphMode::off) graphs.emplace(job, options, *module, graph_memory);
 }
 
 Step::Impl::~Impl() { drop(); }

@@ -44,6 +44,7 @@ struct Step::Impl final : tensor::ReplacementObserver {
   int64_t steps = 0;
   std::optional<Recorder> recorder;
 
+  std::shared_ptr<GraphMemory> graph_memory;
   std::optional<StepGraphs> graphs;
   bool is_watched = false;  // an observer needs the step that is open
 

@@ -108,6 +108,7 @@ std::optional<at::Tensor> memory_for(CapturedSteps& steps, const at::Tensor& lea
     const auto step = weak.lock();
     if (!step || step->parameter != leaf.const_data_ptr()) continue;
     const at::Tensor copy = find_in(*step, leaf, dtype);
+    if (!step->writes && !copy.defined()) continue;
     memory = !memory || memory->is_same(copy) ? copy : at::Tensor();
   }
   return memory;

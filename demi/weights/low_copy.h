@@ -15,17 +15,19 @@
 namespace demi::weights {
 
 /// The memory that a captured step writes for one parameter in each replay of its graph, without
-/// the host's knowledge. Lives as long as the StepTargets that was captured, and holds the copies.
+/// the host's knowledge, or that a graph reads. Lives as long as the StepTargets that was captured,
+/// or the RecordedCopies, and holds the copies.
 struct CapturedStep {
   const void* parameter;           // its data pointer
   std::vector<at::Tensor> copies;  // one for each dtype
+  bool writes = true;              // the parameter, too: copies of other dtypes are then stale
 };
 using CapturedSteps = std::vector<std::weak_ptr<const CapturedStep>>;
 
 /// The memory in which a copy of `leaf` in `dtype` may be: any (empty), none (an undefined tensor),
-/// or the memory that every captured step over the leaf's data refreshes. A copy in other memory
-/// would be out of date after a replay and still count as valid. Forgets steps that are gone. Call
-/// with the exclusive lock.
+/// or the memory that every captured step over the leaf's data refreshes and graphs read. A copy in
+/// other memory would be out of date after a replay and still count as valid. Forgets steps that
+/// are gone. Call with the exclusive lock.
 std::optional<at::Tensor> memory_for(CapturedSteps& steps, const at::Tensor& leaf,
                                      c10::ScalarType dtype);
 

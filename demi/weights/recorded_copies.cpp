@@ -31,7 +31,7 @@ RecordedCopies::RecordedCopies(const std::vector<at::Tensor>& parameters) {
       }
     if (all.empty()) continue;
     held_.push_back(std::make_shared<const CapturedStep>(
-        CapturedStep{parameter.const_data_ptr(), std::move(all)}));
+        CapturedStep{parameter.const_data_ptr(), std::move(all), /*writes=*/false}));
     owned().at(parameter.unsafeGetTensorImpl()).captured.push_back(held_.back());
   }
 }

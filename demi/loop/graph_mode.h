@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace demi::loop {
+
+/// Whether work of a device is recorded in a graph once and replayed from then on, so that the host
+/// launches one graph in place of each kernel.
+enum class GraphMode {
+  off,        // it is not
+  automatic,  // where it can be; what cannot runs plainly, and a warning says why
+  on,         // UsageError where it cannot be
+};
+
+/// What has become of a GraphMode since an object was made.
+struct GraphCounts {
+  std::int64_t replays = 0;   // of graphs
+  std::int64_t recorded = 0;  // graphs
+  std::string refusal;        // why all runs plainly; empty: it does not, or the mode is off
+};
+
+}  // namespace demi::loop
