@@ -93,12 +93,21 @@ at::Tensor Order::indices(int64_t epoch, int64_t position) const {
   require_order(position >= 0 && position < batches_, "no batch at that position", position,
                 fmt::format("0 to {}", batches_ - 1));
   const std::lock_guard lock(mutex_);
+  const int64_t start = batch_start(position);
+  return cached(epoch).narrow(0, start, batch_start(position + 1) - start);
+}
+
+at::Tensor Order::epoch_indices(int64_t epoch) const {
+  const std::lock_guard lock(mutex_);
+  return cached(epoch).narrow(0, 0, examples());
+}
+
+const at::Tensor& Order::cached(int64_t epoch) const {
   if (!cached_.defined() || cached_epoch_ != epoch) {
     cached_ = permutation(epoch);
     cached_epoch_ = epoch;
   }
-  const int64_t start = batch_start(position);
-  return cached_.narrow(0, start, batch_start(position + 1) - start);
+  return cached_;
 }
 
 }  // namespace demi::data

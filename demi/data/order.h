@@ -54,6 +54,10 @@ class DEMI_API Order {
   /// position outside [0, batches()).
   at::Tensor indices(int64_t epoch, int64_t position) const;
 
+  /// The indices of all batches of an epoch, one behind the other, (examples()) int64 on the CPU, a
+  /// view.
+  at::Tensor epoch_indices(int64_t epoch) const;
+
   /// Number of this rank's examples before that batch in an epoch.
   int64_t batch_start(int64_t position) const;
 
@@ -62,6 +66,8 @@ class DEMI_API Order {
 
  private:
   at::Tensor permutation(int64_t epoch) const;
+  /// The permutation of the last epoch that was asked for. Under the lock.
+  const at::Tensor& cached(int64_t epoch) const;
   /// The start of the batch of all ranks in an epoch, and this rank's part of that batch.
   struct Part {
     int64_t whole_start, start, count;

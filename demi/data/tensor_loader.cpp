@@ -32,7 +32,9 @@ TensorLoader::TensorLoader(at::Tensor input, at::Tensor target, const OrderOptio
     : input_(std::move(input)),
       target_(std::move(target)),
       in_order_(!order.shuffle && order.limit == 0 && order.world_size == 1),
-      order_(rows_of(input_, target_), order) {}
+      order_(rows_of(input_, target_), order) {
+  if (!input_.is_cpu() && input_.device() == target_.device()) chosen_.emplace(input_.device());
+}
 
 Batch TensorLoader::batch(int64_t epoch, int64_t position) const {
   const at::Tensor chosen = order_.indices(epoch, position);
@@ -46,6 +48,20 @@ Batch TensorLoader::batch(int64_t epoch, int64_t position) const {
     return all.index_select(0, chosen.to(all.device(), true));
   };
   return {.input = rows(input_), .target = rows(target_), .lengths = {}};
+}
+
+at::Tensor TensorLoader::choice(int64_t epoch, int64_t position) const {
+  if (!chosen_) return {};
+  const int64_t count = order_.indices(epoch, position).numel();
+  return chosen_->rows(epoch, order_.batch_start(position), count,
+                       [this](int64_t of) { return order_.epoch_indices(of); });
+}
+
+Batch TensorLoader::chosen(const at::Tensor& choice) const {
+  if (!chosen_) return Loader::chosen(choice);
+  return {.input = input_.index_select(0, choice),
+          .target = target_.index_select(0, choice),
+          .lengths = {}};
 }
 
 SyntheticRows synthetic_rows(int64_t examples, int64_t in, int64_t out, uint64_t seed) {

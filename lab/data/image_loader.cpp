@@ -49,48 +49,79 @@ ImageLoader::ImageLoader(ImageSet set, ImageLoaderOptions options)
     : set_((check(set, options), std::move(set))),
       options_(std::move(options)),
       order_(set_.images.size(0), options_.order),
+      epoch_(options_.device),
       normalise_(std::make_shared<Normalise>(options_.mean, options_.std, set_.images.size(1),
                                              options_.device)) {
   set_.images = set_.images.to(options_.device).contiguous();
   set_.labels = set_.labels.to(options_.device, at::kLong);
+  rows_ = at::arange(set_.images.size(2), at::kLong).unsqueeze(1).to(options_.device);
+  columns_ = at::arange(set_.images.size(3), at::kLong).unsqueeze(0).to(options_.device);
 }
 
-at::Tensor ImageLoader::augmented(const at::Tensor& images, int64_t epoch, int64_t position) const {
+// The choice of a batch, on the CPU.
+at::Tensor ImageLoader::drawn(const at::Tensor& pictures, int64_t epoch, int64_t position) const {
+  if (!augments()) return pictures.unsqueeze(1);
+  const int64_t windows = 2 * options_.crop_padding + 1;
+  const int64_t first = order_.place(position);  // so that it depends on no number of ranks
+  at::Tensor all = at::empty({pictures.numel(), 4}, at::kLong);
+  const int64_t* picture = pictures.const_data_ptr<int64_t>();
+  int64_t* out = all.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < pictures.numel(); ++i) {
+    const auto bits = random_bits(options_.order.seed, epoch, first + i, Purpose::augment);
+    *out++ = picture[i];
+    *out++ = bounded(bits[0], windows);
+    *out++ = bounded(bits[1], windows);
+    *out++ = options_.horizontal_flip ? static_cast<int64_t>(bits[2] & 1) : 0;
+  }
+  return all;
+}
+
+at::Tensor ImageLoader::drawn_in(int64_t epoch) const {
+  std::vector<at::Tensor> all;
+  for (int64_t position = 0; position < batches(); ++position)
+    all.push_back(drawn(order_.indices(epoch, position), epoch, position));
+  return at::cat(all);
+}
+
+at::Tensor ImageLoader::augmented(const at::Tensor& images, const at::Tensor& choice) const {
   const int64_t pad = options_.crop_padding;
   const int64_t count = images.size(0), height = images.size(2), width = images.size(3);
-  const int64_t padded_width = width + 2 * pad;
-  const int64_t first = order_.place(position);  // so that it depends on no number of ranks
-  // The flat index, for each picture, of every pixel that it takes out of the padded one.
-  at::Tensor rows = at::empty({count, height, 1}, at::kLong);
-  at::Tensor columns = at::empty({count, 1, width}, at::kLong);
-  int64_t* row = rows.mutable_data_ptr<int64_t>();
-  int64_t* column = columns.mutable_data_ptr<int64_t>();
-  for (int64_t i = 0; i < count; ++i) {
-    const auto bits = random_bits(options_.order.seed, epoch, first + i, Purpose::augment);
-    const int64_t top = bounded(bits[0], 2 * pad + 1), left = bounded(bits[1], 2 * pad + 1);
-    const bool flip = options_.horizontal_flip && (bits[2] & 1) != 0;
-    for (int64_t y = 0; y < height; ++y) *row++ = (top + y) * padded_width;
-    for (int64_t x = 0; x < width; ++x) *column++ = left + (flip ? width - 1 - x : x);
-  }
-  const auto to_device = [&](const at::Tensor& t) {
-    return t.to(options_.device, /*non_blocking=*/true);
-  };
-  const at::Tensor pixel = (to_device(rows) + to_device(columns)).view({count, 1, height * width});
+  const auto column = [&](int64_t i) { return choice.select(1, i).unsqueeze(1).unsqueeze(2); };
+  // The flat index, for each picture, of every pixel that it takes out of the padded one. Mirrored,
+  // x becomes width - 1 - x.
+  const at::Tensor y = (column(1) + rows_) * (width + 2 * pad);                        // (N, H, 1)
+  const at::Tensor x = column(2) + columns_ + column(3) * (width - 1 - columns_ * 2);  // (N, 1, W)
+  const at::Tensor pixel = (y + x).view({count, 1, height * width});
   const at::Tensor padded = pad > 0 ? at::constant_pad_nd(images, {pad, pad, pad, pad}) : images;
   return padded.flatten(2)
       .gather(2, pixel.expand({count, images.size(1), height * width}))
       .view_as(images);
 }
 
-Batch ImageLoader::batch(int64_t epoch, int64_t position) const {
+Batch ImageLoader::batch_of(const at::Tensor& choice) const {
   const at::NoGradGuard no_grad;
-  const at::Tensor chosen =
-      order_.indices(epoch, position).to(options_.device, /*non_blocking=*/true);
-  at::Tensor images = set_.images.index_select(0, chosen);
-  if (options_.crop_padding > 0 || options_.horizontal_flip)
-    images = augmented(images, epoch, position);
-  at::Tensor input = (*normalise_)(images, options_.memory_format);
-  return {.input = input, .target = set_.labels.index_select(0, chosen), .lengths = {}};
+  const at::Tensor pictures = choice.select(1, 0);
+  at::Tensor images = set_.images.index_select(0, pictures);
+  if (augments()) images = augmented(images, choice);
+  return {.input = (*normalise_)(images, options_.memory_format),
+          .target = set_.labels.index_select(0, pictures),
+          .lengths = {}};
+}
+
+Batch ImageLoader::batch(int64_t epoch, int64_t position) const {
+  return batch_of(drawn(order_.indices(epoch, position), epoch, position)
+                      .to(options_.device, /*non_blocking=*/true));
+}
+
+at::Tensor ImageLoader::choice(int64_t epoch, int64_t position) const {
+  if (options_.device.is_cpu()) return {};
+  const int64_t count = order_.indices(epoch, position).numel();
+  return epoch_.rows(epoch, order_.batch_start(position), count,
+                     [this](int64_t of) { return drawn_in(of); });
+}
+
+Batch ImageLoader::chosen(const at::Tensor& choice) const {
+  return options_.device.is_cpu() ? Loader::chosen(choice) : batch_of(choice);
 }
 
 }  // namespace demi::data

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
+#include "demi/data/epoch_on_device.h"
 #include "demi/data/loader.h"
 #include "demi/data/order.h"
 #include "lab/data/image_set.h"
@@ -42,16 +43,26 @@ class DEMI_API ImageLoader : public Loader {
   int64_t left_out() const override { return order_.left_out(); }
   int64_t batches() const override { return order_.batches(); }
   Batch batch(int64_t epoch, int64_t position) const override;
+  /// (N, 1): the picture; with crops or mirrors (N, 4): also the window's top and left pixel in the
+  /// padded picture, and 1 if it is mirrored. Undefined on a CPU.
+  at::Tensor choice(int64_t epoch, int64_t position) const override;
+  Batch chosen(const at::Tensor& choice) const override;
 
   /// The pictures, on the device.
   const ImageSet& set() const { return set_; }
 
  private:
-  at::Tensor augmented(const at::Tensor& images, int64_t epoch, int64_t position) const;
+  bool augments() const { return options_.crop_padding > 0 || options_.horizontal_flip; }
+  at::Tensor drawn(const at::Tensor& pictures, int64_t epoch, int64_t position) const;
+  at::Tensor drawn_in(int64_t epoch) const;
+  Batch batch_of(const at::Tensor& choice) const;
+  at::Tensor augmented(const at::Tensor& images, const at::Tensor& choice) const;
 
   ImageSet set_;
   ImageLoaderOptions options_;
   Order order_;
+  EpochOnDevice epoch_;
+  at::Tensor rows_, columns_;  // (H, 1), (1, W) int64 on the device: 0, 1, ...
   std::shared_ptr<const Normalise> normalise_;
 };
 
