@@ -117,6 +117,8 @@ graphs=fp32,fp32:cuda-graph=on,fp16,fp16:cuda-graph=on
 if [ -n "$dry" ] || "$build/demi" data check fashion-mnist >/dev/null 2>&1; then
   bench "graph fashion-cnn" recipe fashion-cnn --device cuda --runs "$graphs" --warmup 10 --steps 50
   step "graph main job" "$build/demi" compare --device cuda --runs "$graphs"
+  # Seconds of the test after each epoch; three batches of a shape run plainly, all epochs together.
+  step "graph tests" bash -c 'grep -ho "\"run\":[^,]*\|\"test_seconds\":[^,}]*" "$(ls -td runs/compare-*/ | head -n 1)metrics.jsonl"'
 else
   printf '\n## graph fashion-cnn, graph main job\nnot on this machine: Fashion-MNIST (demi data get fashion-mnist)\n' | tee -a "$out"
 fi

@@ -244,6 +244,18 @@ void loop_1(torch::nn::Sequential& model, demi::optim::AdamW& adamw, demi::GradS
   }
 }
 
+void loop_2(torch::nn::Sequential& policy, demi::loop::Step& step,
+            const torch::Tensor& observations) {
+  demi::loop::GraphedCall act(
+      {policy.get()},
+      [&](const auto& in) {
+        const demi::Autocast region(torch::kCUDA);
+        return std::vector{policy->forward(in[0])};
+      },
+      {.device = torch::kCUDA}, step);
+  const torch::Tensor logits = act({observations}).front();
+}
+
 void models_0(const torch::Tensor& images) {
   demi::train::Network model =
       demi::models::make_model("resnet50", {.channels = 3, .size = 32, .classes = 10}, /*seed=*/0);

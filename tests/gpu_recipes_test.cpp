@@ -7,6 +7,7 @@
 #include <tuple>
 
 #include "demi/core/cuda_library.h"
+#include "demi/graph/device_graph.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/eval.h"
 #include "lab/recipes/machine.h"
@@ -72,6 +73,32 @@ INSTANTIATE_TEST_SUITE_P(OfTheTable, GpuRecipes,
                            return small_recipes::plain(std::get<0>(test.param) + "_" +
                                                        std::get<1>(test.param));
                          });
+
+// Steps, tests and the drawing of batches in graphs: the same kernels on the same numbers, whose
+// sums may have another order.
+TEST_F(Gpu, TrainsAndTestsInGraphsAsPlainly) {
+  if (const std::string why = demi::graph::machine_graphs().obstacle(kGpu); !why.empty())
+    GTEST_SKIP() << why;
+  for (const char* recipe : {"fashion-cnn", "cifar10-resnet50"}) {
+    SCOPED_TRACE(recipe);
+    auto config = small_recipes::of(recipe, folder_);
+    config.workers = 0;
+    config.epochs = 6;
+    config.cuda_graph = "off";
+    const auto plain = train(config, "bf16", kGpu).history;
+    config.cuda_graph = "on";
+    const auto graphed = train(config, "bf16", kGpu).history;
+    ASSERT_EQ(graphed.steps.size(), plain.steps.size());
+    for (std::size_t i = 0; i < plain.steps.size(); ++i)
+      EXPECT_NEAR(graphed.steps[i].loss, plain.steps[i].loss, 0.05 * std::fabs(plain.steps[i].loss))
+          << "step " << i + 1;
+    ASSERT_EQ(graphed.epochs.size(), plain.epochs.size());
+    for (std::size_t i = 0; i < plain.epochs.size(); ++i)
+      EXPECT_NEAR(graphed.epochs[i].validation->loss, plain.epochs[i].validation->loss,
+                  0.05 * std::fabs(plain.epochs[i].validation->loss))
+          << "epoch " << i + 1;
+  }
+}
 
 TEST_F(Gpu, EvaluatesASavedTextModelAndTimesItsStep) {
   const auto config = small_recipes::of("imdb-lstm", folder_);

@@ -3,6 +3,7 @@
 #include <c10/core/Device.h>
 
 #include <functional>
+#include <memory>
 #include <optional>
 #include <vector>
 
@@ -11,11 +12,16 @@
 #include "demi/core/export.h"
 #include "demi/data/loader.h"
 #include "demi/distributed/process_group.h"
+#include "demi/loop/graph_mode.h"
 #include "demi/train/history.h"
 #include "demi/train/loss.h"
 #include "demi/train/metric.h"
 #include "demi/train/names.h"
 #include "demi/train/network.h"
+
+namespace demi::loop {
+class Step;
+}
 
 namespace demi::train {
 
@@ -41,6 +47,38 @@ struct EvaluateOptions {
   /// example once, if the loaders are those of data::OrderOptions::keep_all. Stopped on one rank,
   /// it counts as stopped on all. Null: this process alone.
   distributed::ProcessGroup* group = nullptr;
+  /// Whether the work of a batch on a GPU, which is forward, loss, metrics and their sums, is
+  /// recorded once and replayed (loop::GraphedCall). Batches of a loader that makes them of choices
+  /// (data::Loader::choice) are drawn in the graph. A batch with a tensor on the CPU, such as
+  /// lengths, runs plainly, and so do all batches of several ranks.
+  loop::GraphMode graph = loop::GraphMode::off;
+};
+
+/// Evaluations of one network on one loader, of which EvaluateOptions::graph records the batches
+/// once: three batches of a shape run plainly, also in an earlier evaluation. The weights may
+/// change between two of them. Network and loader outlive it. One thread.
+class DEMI_API Evaluator {
+ public:
+  /// Throws UsageError for what does not fit, and with GraphMode::on where nothing can be recorded;
+  /// DeviceError for a device that is not here.
+  Evaluator(Network network, const data::Loader& loader, EvaluateOptions options);
+  /// Its graphs share memory with those of a Step, between whose calls it evaluates.
+  Evaluator(Network network, const data::Loader& loader, EvaluateOptions options,
+            loop::Step& beside);
+  ~Evaluator();
+  Evaluator(Evaluator&&) noexcept;
+  Evaluator& operator=(Evaluator&&) noexcept;
+
+  /// As demi::train::evaluate(), with its exceptions; with GraphMode::on also UsageError for a
+  /// batch that cannot be recorded.
+  Evaluation evaluate();
+
+  /// What has become of EvaluateOptions::graph. Waits for nothing.
+  loop::GraphCounts graph_counts() const;
+
+ private:
+  struct Impl;
+  std::unique_ptr<Impl> impl_;
 };
 
 /// Loss, accuracy and metrics over all batches of `loader`, in evaluation mode, without gradients.

@@ -20,7 +20,6 @@
 #include "demi/data/to_device.h"
 #include "demi/loop/recorder.h"
 #include "demi/loop/region.h"
-#include "demi/train/evaluate.h"
 #include "demi/train/training_step.h"
 #include "demi/weights/weights.h"
 
@@ -40,7 +39,8 @@ EvaluateOptions evaluate_options(const Setup& setup) {
           .flush_subnormals = options.flush_subnormals,
           .backends = options.backends,
           .should_stop = options.should_stop,
-          .group = setup.ranks.group()};
+          .group = setup.ranks.group(),
+          .graph = options.graph};
 }
 
 // The seed that torch::manual_seed set.
@@ -116,10 +116,12 @@ bool Fit::is_over() const {
 class Fit::Relay final : public StepObserver {
  public:
   explicit Relay(Fit& fit) : fit_(fit) {}
+  // Asks the watchers once a step.
   bool needs_step(int64_t step) override {
-    bool needs = false;  // each is asked
-    for (const Watcher& one : fit_.setup_.watchers) needs |= one.observer->needs_step(step);
-    return needs;
+    if (std::exchange(asked_, step) == step) return needs_;
+    needs_ = false;
+    for (const Watcher& one : fit_.setup_.watchers) needs_ |= one.observer->needs_step(step);
+    return needs_;
   }
   void before_forward(const StepView& view) override {
     for (const Watcher& one : fit_.setup_.watchers) one.observer->before_forward(view);
@@ -134,6 +136,8 @@ class Fit::Relay final : public StepObserver {
 
  private:
   Fit& fit_;
+  int64_t asked_ = -1;
+  bool needs_ = false;
 };
 
 // Makes a Step that records the Trainer's counts of a batch, and reads them when they are due.
@@ -150,7 +154,7 @@ void Fit::make_step() {
                                             .steps_taken = progress_.step,
                                             .graph = options_.graph,
                                             .synchronise_phases = options_.synchronise_phases});
-  step_->watch(std::make_shared<Relay>(*this));
+  step_->watch(relay_ = std::make_shared<Relay>(*this));
   state_.set_step(&*step_);
 }
 
@@ -340,6 +344,36 @@ bool Fit::end_batch(bool steps) {
   return steps;
 }
 
+// The loader's choice of a batch, if the step's work may make the batch of it: nobody sees its
+// tensors.
+at::Tensor Fit::next_choice() {
+  if (options_.graph == loop::GraphMode::off || options_.losses) return {};
+  if (!step_->graph_counts().refusal.empty() || relay_->needs_step(progress_.step + 1)) return {};
+  return choice_on(options_.device, data_.training, progress_.epoch.epoch - 1, progress_.position);
+}
+
+// Forward and backward of the next batch; its part of the sums.
+loop::Sums Fit::train_next(bool ends_step) {
+  timer().enter(Phase::data);
+  const data::Loader& loader = data_.training;
+  loop::MicroBatch how{.last = ends_step, .epoch = progress_.epoch.epoch};
+  const at::Tensor choice = next_choice();
+  data::Batch batch;
+  if (!choice.defined())
+    batch = data::to_device(loader.batch(how.epoch - 1, progress_.position), options_.device);
+  stage_ = Stage::kInBatch;
+  state_.has_changed();
+  if (!choice.defined()) {
+    how.inputs = inputs_of(batch);
+    how.weight = share_of(setup_, batch);
+  }
+  loop::Sums sums = choice.defined() ? train_on(setup_, *step_, loader, choice, how)
+                                     : train_on(setup_, *step_, batch, how);
+  ++batches_in_step_;
+  shares_in_step_ += how.weight;
+  return sums;
+}
+
 // Trains on a batch. Returns whether a step was taken after it.
 bool Fit::train_batch() {
   if (progress_.position % options_.accumulate == 0) {  // the first of its step
@@ -348,20 +382,8 @@ bool Fit::train_batch() {
     state_.begin_step();
   }
   if (progress_.position >= data_.training.batches()) return pass_without_batch();
-  timer().enter(Phase::data);
-  const data::Batch batch = data::to_device(
-      data_.training.batch(progress_.epoch.epoch - 1, progress_.position), options_.device);
-  stage_ = Stage::kInBatch;
-  state_.has_changed();
   const bool steps = ends_step();
-  const double share = share_of(setup_, batch);
-  step_->recorder().window().sums.add(train_on(setup_, *step_, batch,
-                                               {.inputs = inputs_of(batch),
-                                                .last = steps,
-                                                .weight = share,
-                                                .epoch = progress_.epoch.epoch}));
-  ++batches_in_step_;
-  shares_in_step_ += share;
+  step_->recorder().window().sums.add(train_next(steps));
   return end_batch(steps);
 }
 
@@ -543,7 +565,9 @@ void Fit::validate() {
     averages.emplace(*setup_.average);
     drop_copies();
   }
-  Evaluation evaluation = evaluate(setup_.network, *data_.validation, evaluate_options(setup_));
+  if (!evaluator_)
+    evaluator_.emplace(setup_.network, *data_.validation, evaluate_options(setup_), *step_);
+  Evaluation evaluation = evaluator_->evaluate();
   averages.reset();
   drop_copies();
   progress_.history.stopped = evaluation.stopped;

@@ -11,6 +11,7 @@
 #include "demi/loop/step.h"
 #include "demi/profile/phase_timer.h"
 #include "demi/train/divergence.h"
+#include "demi/train/evaluate.h"
 #include "demi/train/fit_checks.h"
 #include "demi/train/fit_state.h"
 #include "demi/train/progress.h"
@@ -52,6 +53,8 @@ class Fit {
   void start_counting();
   void stop_counting();
   bool train_batch();
+  loop::Sums train_next(bool ends_step);
+  at::Tensor next_choice();
   void after_batch(bool step_done);
   void read_whole_epoch();
   bool ends_step() const;
@@ -73,6 +76,7 @@ class Fit {
   BadSteps bad_steps() const { return {progress_.bad_steps_in_a_row, progress_.first_bad}; }
 
   struct StepReport;
+  class Relay;
   std::vector<StepReport> read_records();
   void report();
   void read();
@@ -87,9 +91,10 @@ class Fit {
   Progress progress_;
   std::optional<ResumePoint> resume_point_;  // until the first batch
   FitState state_;
-  class Relay;
   std::vector<std::shared_ptr<optim::lr::Scheduler>> schedules_;  // of the Step
   std::optional<loop::Step> step_;                                // from the first part on
+  std::shared_ptr<Relay> relay_;                                  // of the Step
+  std::optional<Evaluator> evaluator_;                            // from the first validation on
   /// This rank's batches in the open step, and the sum of their shares of targets that count; with
   /// several ranks.
   double batches_in_step_ = 0, shares_in_step_ = 0;

@@ -3,6 +3,7 @@
 #include "demi/core/error.h"
 #include "demi/loop/region.h"
 #include "demi/tensor/device.h"
+#include "demi/tensor/place.h"
 
 namespace demi::train {
 
@@ -27,6 +28,12 @@ data::Batch input_for(const Precision& precision, const data::Batch& batch) {
   if (!precision.is_mixed() || batch.input.scalar_type() == c10::kDouble)
     result.input = batch.input.to(precision.weights);
   return result;
+}
+
+at::Tensor choice_on(c10::Device device, const data::Loader& loader, int64_t epoch,
+                     int64_t position) {
+  at::Tensor choice = loader.choice(epoch, position);
+  return choice.defined() && tensor::is_on(choice, device) ? choice : at::Tensor();
 }
 
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,

@@ -19,6 +19,10 @@ void check_device(c10::Device device);
 /// is, FP64 inputs are FP32, since a region casts all but FP64.
 data::Batch input_for(const Precision& precision, const data::Batch& batch);
 
+/// The loader's choice of a batch, if it lies on the device; else undefined.
+at::Tensor choice_on(c10::Device device, const data::Loader& loader, int64_t epoch,
+                     int64_t position);
+
 /// The network's output for the batch as input_for() makes it, in an autocast region if the
 /// precision is mixed.
 at::Tensor forward_in(const Precision& precision, const Network& network, const data::Batch& batch,

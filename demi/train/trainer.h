@@ -96,9 +96,11 @@ struct TrainerOptions {
   /// true: the host waits for the device between phases, which is slower, but splits the time
   /// between them exactly.
   bool synchronise_phases = false;
-  /// Whether a step's work on a GPU is recorded once and replayed (loop::Options::graph). A step is
-  /// run plainly if a callback or observer needs it (StepObserver::needs_step, which is true unless
-  /// overridden), with `losses`, and if lengths lie on the CPU.
+  /// Whether a step's work on a GPU is recorded once and replayed (loop::Options::graph), and that
+  /// of a validation's batch, too (Evaluator). Batches are drawn there if the loader's set lies on
+  /// the device (data::Loader::choice). A step is run plainly if a callback or observer needs it
+  /// (StepObserver::needs_step, which is true unless overridden), with `losses`, and if lengths lie
+  /// on the CPU.
   loop::GraphMode graph = loop::GraphMode::off;
   /// Whether subnormal numbers count as 0 on a CPU (demi/core/flush_subnormals.h).
   bool flush_subnormals = true;

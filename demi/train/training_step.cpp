@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <functional>
 #include <optional>
 #include <unordered_set>
 #include <utility>
@@ -111,30 +112,25 @@ void BatchInTraining::penalise(at::Tensor& loss) const {
   if (penalty.defined()) loss = loss + penalty;
 }
 
-loop::Sums BatchInTraining::sums(const std::vector<at::Tensor>& losses) {
+loop::Sums BatchInTraining::sums(const std::vector<at::Tensor>& losses, int64_t examples) {
   for (const at::Tensor& loss : losses) add_up(sums_.loss, loss);
-  sums_.examples = data::examples_of(batch_);
+  sums_.examples = examples;
   for (at::Tensor* mean : {&sums_.loss, &sums_.judged})
     if (mean->defined()) *mean = sum_over(*mean, sums_.answers, sums_.examples);
   return std::move(sums_);
 }
 
-loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Batch& batch,
-                    const loop::MicroBatch& how) {
+// With tensors that are handed over, which are fixed ones in a recording, and of which `make` makes
+// the batch.
+static loop::Sums train_on_given(const Setup& setup, loop::Step& step,
+                                 const loop::Step::Tensors& tensors, int64_t examples,
+                                 const std::function<data::Batch(const loop::Step::Tensors&)>& make,
+                                 const loop::MicroBatch& how) {
   using Tensors = loop::Step::Tensors;
-  const auto is_elsewhere = [&](const at::Tensor& one) {  // lengths stay where they are packed
-    return one.defined() && one.device() != batch.input.device();
-  };
-  BatchInTraining one(setup, step, batch, how.weight);
-  if (setup.options.losses) return one.sums(step.batch([&] { return one.losses(); }, how));
-  if (is_elsewhere(batch.target) || is_elsewhere(batch.lengths))
-    return one.sums({step.batch([&] { return one.forward(); },
-                                [&](const at::Tensor& output) { return one.loss(output); }, how)});
-  // Of the tensors that are handed over, which are fixed ones in a recording.
   data::Batch given;
   std::optional<BatchInTraining> of_given;
   const auto forward = [&](const Tensors& in) {
-    given = {in[0], in[1], in[2]};
+    given = make(in);
     return of_given.emplace(setup, step, given, how.weight).forward();
   };
   const auto results = [&](const at::Tensor& output, const Tensors&) {
@@ -142,10 +138,39 @@ loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Batch& bat
     for (const at::Tensor& part : of_given->parts()) all.push_back(part);
     return all;
   };
-  Tensors values =
-      step.batch({batch.input, batch.target, batch.lengths}, {}, forward, results, how);
+  Tensors values = step.batch(tensors, {}, forward, results, how);
+  const data::Batch none;
+  BatchInTraining one(setup, step, none, how.weight);
   one.set_parts({values[1], values[2], values[3]});
-  return one.sums({values[0]});
+  return one.sums({values[0]}, examples);
+}
+
+loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Batch& batch,
+                    const loop::MicroBatch& how) {
+  const auto is_elsewhere = [&](const at::Tensor& one) {  // lengths stay where they are packed
+    return one.defined() && one.device() != batch.input.device();
+  };
+  const int64_t examples = data::examples_of(batch);
+  BatchInTraining one(setup, step, batch, how.weight);
+  if (setup.options.losses)
+    return one.sums(step.batch([&] { return one.losses(); }, how), examples);
+  if (is_elsewhere(batch.target) || is_elsewhere(batch.lengths))
+    return one.sums({step.batch([&] { return one.forward(); },
+                                [&](const at::Tensor& output) { return one.loss(output); }, how)},
+                    examples);
+  return train_on_given(
+      setup, step, {batch.input, batch.target, batch.lengths}, examples,
+      [](const loop::Step::Tensors& in) {
+        return data::Batch{in[0], in[1], in[2]};
+      },
+      how);
+}
+
+loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Loader& loader,
+                    const at::Tensor& choice, const loop::MicroBatch& how) {
+  return train_on_given(
+      setup, step, {choice}, choice.size(0),
+      [&](const loop::Step::Tensors& in) { return loader.chosen(in[0]); }, how);
 }
 
 void scale_gradients(const Setup& setup, double factor) {

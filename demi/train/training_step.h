@@ -25,8 +25,9 @@ class BatchInTraining {
   at::Tensor loss(const at::Tensor& output);
   std::vector<at::Tensor> losses();  // of TrainerOptions::losses
 
-  /// The batch's part of the sums of its step. `losses`: as the Step passes them.
-  loop::Sums sums(const std::vector<at::Tensor>& losses);
+  /// The part of the sums of its step that a batch of so many examples has. `losses`: as the Step
+  /// passes them.
+  loop::Sums sums(const std::vector<at::Tensor>& losses, int64_t examples);
   /// What sums() is made of beside the losses, for a batch that may be replayed.
   loop::Step::Tensors parts() const { return {sums_.judged, sums_.correct, sums_.answers}; }
   void set_parts(const loop::Step::Tensors& parts) {
@@ -55,6 +56,10 @@ double share_of(const Setup& setup, const data::Batch& batch);
 /// replay it (Options::graph). Returns its part of the sums.
 loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Batch& batch,
                     const loop::MicroBatch& how);
+
+/// The same of a loader's choice (data::Loader), whose batch is made by the step's work itself.
+loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Loader& loader,
+                    const at::Tensor& choice, const loop::MicroBatch& how);
 
 /// The gradients of all optimizers' parameters become so many times as large.
 void scale_gradients(const Setup& setup, double factor);

@@ -573,6 +573,8 @@ void Job::test() {
   test.backends = run_.backends;
   test.should_stop = [this] { return observer_.should_stop(); };
   test.group = options_.group.get();
+  // A run that has been trained is not lost for it.
+  if (config_.cuda_graph != "off") test.graph = loop::GraphMode::automatic;
   train::History& history = result_.history;
   if (ships) {
     const train::Evaluation low = train::evaluate(shipped, *workload_.test, test);

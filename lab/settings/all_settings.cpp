@@ -453,9 +453,9 @@ std::vector<Setting> backend_settings() {
            "Use only algorithms that give the same bits in every run; an error if an operation has "
            "none"),
       words("cuda-graph", &Config::cuda_graph,
-            "CUDA: record the device's work of a training step once and replay it, which spares "
-            "the host's time: off, auto (where it can be; a step that cannot runs plainly, and a "
-            "warning says why) or on (an error where it cannot be)",
+            "CUDA: record the device's work of a training step, and of a batch that is tested on, "
+            "once and replay it, which spares the host's time: off, auto (where it can be; what "
+            "cannot runs plainly, and a warning says why) or on (an error where it cannot be)",
             {"off", "auto", "on"}),
       whole("threads", &Config::threads, 0, "CPU: threads of one operation; 0: LibTorch's choice",
             1024),
