@@ -259,7 +259,7 @@ RecordedWork::Output RecordedWork::run_first(Kind& kind, const Tensors& given, c
   graph::NamedTensors known;
   for (const Tensors& all : {own, also_given()})
     for (const at::Tensor& one : all) known.emplace_back("", one);
-  auto trace = graph::WorkTrace::begin(known, held_);
+  auto trace = graph::WorkTrace::begin(known, held_, kind_of_work(given));
   Output output = run_plainly(own, body);
   if (!trace) return output;  // another thread traces: the next run does
   trace->end();

@@ -106,6 +106,10 @@ class RecordedWork {
  private:
   struct Kind;
 
+  /// For messages: what runs with these tensors.
+  virtual graph::WorkTrace::Work kind_of_work(const Tensors& /*given*/) const {
+    return graph::WorkTrace::Work::batch;
+  }
   /// What a derived class adds. Before a run that is no replay:
   virtual void will_run_plainly(const Tensors& /*given*/) {}
   /// All runs plainly from now on, or an exception follows.

@@ -103,6 +103,10 @@ bool StepGraphs::is_replayable() {
   return !is_plain_;
 }
 
+graph::WorkTrace::Work StepGraphs::kind_of_work(const Tensors& given) const {
+  return given.empty() ? graph::WorkTrace::Work::finish : graph::WorkTrace::Work::batch;
+}
+
 void StepGraphs::will_run_plainly(const Tensors& given) {
   if (!given.empty()) is_plain_ = true;  // a batch
 }

@@ -52,6 +52,7 @@ class StepGraphs final : private RecordedWork {
     Tensors of;
   };
 
+  graph::WorkTrace::Work kind_of_work(const Tensors& given) const override;
   void will_run_plainly(const Tensors& given) override;
   void has_given_up() override;
   Tensors also_given() const override;
