@@ -12,7 +12,11 @@ namespace demi::cli {
 
 // Functions that the four commands of `demi bench` share.
 
+/// With host_us, kernels, launches, busy_ms and idle_share where they were measured, on a device.
 nlohmann::ordered_json timing_json(const bench::RecipeTiming& timing);
+
+/// Of runs on a device: columns and notes for what they measured there, and what is missing.
+void add_device_columns(const bench::RecipeBenchResult& result, report::Table& table);
 
 /// "On PROCESSOR (...), LibTorch ..., demi ...."
 std::string where_of(const recipes::Machine& machine);

@@ -49,6 +49,7 @@ nlohmann::ordered_json recipe_json(const RecipeArguments& a,
                               {"parameters", result.parameters}};
   json["runs"] = nlohmann::ordered_json::array();
   for (const bench::RecipeTiming& run : result.runs) json["runs"].push_back(timing_json(run));
+  if (!result.missing.empty()) json["missing"] = result.missing;
   json["warmup"] = a.bench.warmup;
   json["steps"] = a.bench.steps;
   json["rounds"] = a.bench.rounds;
@@ -76,6 +77,7 @@ report::Table recipe_table(const RecipeArguments& a, const bench::RecipeBenchRes
                   "checked against FP32's.",
                   a.bench.rounds, a.bench.steps, a.bench.warmup),
       where_of(result.machine)};
+  add_device_columns(result, table);
   return table;
 }
 

@@ -8,6 +8,8 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench.h"
+#include "lab/report/table.h"
 #include "tests/cli_testing.h"
 
 namespace cli_testing {
@@ -179,6 +181,47 @@ TEST_F(Machine, BenchMemoryTakesFlagsOfModels) {
   const Outcome other = run({"bench", "memory", "--model", "mlp", "--device", "cpu", "--bias"});
   EXPECT_EQ(other.code, 2) << other.err;
   EXPECT_THAT(other.err, HasSubstr("it is about the model gpt"));
+}
+
+TEST_F(Machine, BenchRecipeOfACpuSpeaksOfNoDevice) {
+  const Words line{"bench", "recipe",       "mlp", "--in",     "8",  "--out",
+                   "8",     "--batch-size", "4",   "--warmup", "2",  "--steps",
+                   "2",     "--rounds",     "1",   "--device", "cpu"};
+  const Outcome text = run(line);
+  ASSERT_EQ(text.code, 0) << text.err;
+  EXPECT_EQ(text.out.find("launches"), std::string::npos) << text.out;
+  EXPECT_EQ(text.out.find("µs"), std::string::npos) << text.out;
+  const auto json = nlohmann::json::parse(run(with(line, {"--json"})).out);
+  for (const char* word : {"host_us", "kernels", "launches", "busy_ms", "idle_share"})
+    EXPECT_FALSE(json["runs"][1].contains(word)) << word;
+}
+
+// The second run has no profiler's records.
+TEST(BenchOfADevice, ShowsHostLaunchesAndIdleTime) {
+  const demi::bench::RecipeBenchResult result{
+      .runs =
+          {{.precision = "fp32",
+            .ms = 2.9,
+            .host_us = 2850.4,
+            .of_device = {{.kernels = 150, .launches = 152.5, .busy_ms = 1.16, .idle_share = 0.6}}},
+           {.precision = "fp16", .ms = 3, .host_us = 51.6}},
+      .missing = {"a reason"}};
+  demi::report::Table table{.columns = {{.name = "run"}}, .rows = {{"fp32"}, {"fp16"}}};
+  demi::cli::add_device_columns(result, table);
+  std::vector<std::string> names;
+  for (const auto& column : table.columns) names.push_back(column.name);
+  EXPECT_EQ(names, (std::vector<std::string>{"run", "host", "kernels", "launches", "device idle"}));
+  EXPECT_EQ(table.columns[1].unit, "µs a step");
+  EXPECT_EQ(table.rows[0], (std::vector<std::string>{"fp32", "2,850", "150", "152.5", "60.00 %"}));
+  EXPECT_EQ(table.rows[1], (std::vector<std::string>{"fp16", "52"}));
+  EXPECT_EQ(table.notes.back(), "a reason");
+  const auto json = demi::cli::timing_json(result.runs[0]);
+  EXPECT_EQ(json["host_us"], 2850.4);
+  EXPECT_EQ(json["kernels"], 150);
+  EXPECT_EQ(json["launches"], 152.5);
+  EXPECT_EQ(json["busy_ms"], 1.16);
+  EXPECT_EQ(json["idle_share"], 0.6);
+  EXPECT_FALSE(demi::cli::timing_json(result.runs[1]).contains("kernels"));
 }
 
 TEST_F(Machine, BenchMemoryRefusesSizesWithTheBound) {

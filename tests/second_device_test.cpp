@@ -170,9 +170,19 @@ TEST(SecondDevice, FindsABatchSizeForTextsAndTimesTheirStep) {
                 demi::settings::resolve(config, parse_run("fp32"), kDevice), workload),
             small_recipes::kExamples);
   const auto timed = demi::bench::bench_recipe(
+      {.config = config, .runs = {parse_run("bf16")}, .warmup = 2, .steps = 2, .rounds = 1},
+      kDevice);
+  ASSERT_EQ(timed.runs.size(), 2u);
+  for (const auto& run : timed.runs) {
+    ASSERT_TRUE(run.host_us);
+    EXPECT_GT(*run.host_us, 0);
+    EXPECT_LE(*run.host_us, 1e3 * 2 * run.max_ms) << "one of the round's two steps";
+    EXPECT_FALSE(run.of_device) << "no profiler sees this device";
+  }
+  const auto alone = demi::bench::bench_recipe(
       {.config = config, .runs = {parse_run("bf16")}, .warmup = 2, .steps = 1, .rounds = 1},
       kDevice);
-  EXPECT_EQ(timed.runs.size(), 2u);
+  EXPECT_FALSE(alone.runs[1].host_us) << "no second step of a round";
 }
 
 }  // namespace

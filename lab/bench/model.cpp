@@ -17,7 +17,8 @@ RecipeBenchOptions of_width(const ModelBenchOptions& options, int64_t width) {
                          .runs = options.runs,
                          .warmup = options.warmup,
                          .steps = options.steps,
-                         .rounds = options.rounds};
+                         .rounds = options.rounds,
+                         .records = false};
   one.config.in = one.config.out = width;
   one.config.model_settings["depth"] = fmt::to_string(options.layers);
   one.config.batch_size = options.batch_size;

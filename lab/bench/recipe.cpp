@@ -4,6 +4,7 @@
 #include <torch/utils.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <memory>
 #include <numeric>
@@ -13,6 +14,8 @@
 #include "demi/train/trainer.h"
 #include "lab/bench/timing.h"
 #include "lab/models/registry.h"
+#include "lab/profiler/recording.h"
+#include "lab/profiler/summary.h"
 #include "lab/recipes/compare.h"
 #include "lab/settings/resolved.h"
 #include "lab/workload/workload.h"
@@ -22,22 +25,31 @@ namespace {
 
 constexpr double kFirstLoss = 0.02, kMeanLoss = 0.1;  // accepted relative differences to FP32
 
+using Clock = std::chrono::steady_clock;
+
 // The first batches of a training set, whose order begins anew where it ends. A smaller one at an
-// epoch's end is left out: steps of another size have another time.
+// epoch's end is left out: steps of another size have another time. Notes when the host asks for
+// the first batch of a step.
 class Stretch : public data::Loader {
  public:
-  Stretch(const data::Loader& all, int64_t batch_size, int64_t batches)
-      : all_(all),
+  Stretch(const data::Loader& all, int64_t batch_size, int64_t batches, int64_t of_step)
+      : of_step_(of_step),
+        all_(all),
         whole_(std::max<int64_t>(all.examples() / batch_size, 1)),
         batch_size_(std::min(batch_size, all.examples())),
         batches_(batches) {}
   int64_t examples() const override { return batches_ * batch_size_; }
   int64_t batches() const override { return batches_; }
   data::Batch batch(int64_t, int64_t position) const override {
+    if (position % of_step_ == 0) begun_.push_back(Clock::now());
     return all_.batch(position / whole_, position % whole_);
   }
+  // When the steps began since the last call.
+  std::vector<Clock::time_point> take_begun() const { return std::exchange(begun_, {}); }
 
  private:
+  mutable std::vector<Clock::time_point> begun_;
+  int64_t of_step_;
   const data::Loader& all_;
   int64_t whole_, batch_size_, batches_;
 };
@@ -54,13 +66,23 @@ class Runner {
         trainer_(network_, settings::make_optimizer(run_, network_),
                  options_of(run_, *workload.train, steps, read_every)),
         stretch_(*workload.train, run_.config.batch_size,
-                 steps * settings::batches_of_step(run_.config)),
+                 steps * settings::batches_of_step(run_.config),
+                 settings::batches_of_step(run_.config)),
         parts_(trainer_, stretch_) {}
 
   void train(int64_t steps) {
     torch::manual_seed(static_cast<uint64_t>(run_.config.seed + steps_));
+    stretch_.take_begun();
     parts_.advance(steps);
     steps_ += steps;
+  }
+  // Microseconds between the beginnings of the last steps, which the host does not wait between.
+  std::vector<double> host_us() const {
+    const std::vector<Clock::time_point> begun = stretch_.take_begun();
+    std::vector<double> all;
+    for (std::size_t i = 1; i < begun.size(); ++i)
+      all.push_back(std::chrono::duration<double, std::micro>(begun[i] - begun[i - 1]).count());
+    return all;
   }
   // Of the steps that were read.
   const train::History& history() const { return parts_.history(); }
@@ -152,6 +174,28 @@ RecipeTiming timing_of(const Runner& runner, const Times& ms, double loss) {
           .skipped_steps = runner.history().skipped_steps};
 }
 
+// Its profiler's records of as many steps as a round has. Names in `missing` what there is none of.
+std::optional<DeviceWork> record(Runner& runner, c10::Device device, int steps, double ms,
+                                 std::vector<std::string>& missing) {
+  const auto miss = [&](const std::string& what) {
+    if (std::ranges::find(missing, what) == missing.end()) missing.push_back(what);
+  };
+  try {
+    profiler::Recording recording(device);
+    runner.train(steps);
+    const profiler::Summary summary = profiler::summarise(recording.finish(), steps);
+    for (const std::string& what : recording.missing()) miss(what);
+    if (!summary.is_device) return std::nullopt;
+    return DeviceWork{.kernels = summary.kernels,
+                      .launches = summary.launches,
+                      .busy_ms = summary.busy_ms,
+                      .idle_share = std::max(0.0, 1 - summary.busy_ms / ms)};
+  } catch (const DeviceError& none) {
+    miss(none.what());
+    return std::nullopt;
+  }
+}
+
 }  // namespace
 
 void check_losses(const std::string& run, const std::vector<double>& fp32,
@@ -175,10 +219,12 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
   const workload::Workload workload = workload::load_workload(options.config, device);
   if (options.before) options.before(workload);
   std::vector<std::unique_ptr<Runner>> runners;
+  const bool records = options.records && !device.is_cpu();
+  const int rounds = options.rounds + (records ? 1 : 0);
   for (const settings::RunSpec& run : runs_of(options, device))
-    runners.push_back(
-        std::make_unique<Runner>(settings::resolve(options.config, run, device), workload,
-                                 options.warmup + options.rounds * options.steps, options.steps));
+    runners.push_back(std::make_unique<Runner>(settings::resolve(options.config, run, device),
+                                               workload, options.warmup + rounds * options.steps,
+                                               options.steps));
 
   Parts parts(options.on_part, runners.size() * (1 + static_cast<std::size_t>(options.rounds)));
   std::vector<std::vector<double>> warmup;
@@ -189,12 +235,13 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
     warmup.push_back(losses_of(runner->history()));
     check_losses(runner->label(), warmup.front(), warmup.back());
   }
-  std::vector<Times> ms(runners.size());
+  std::vector<Times> ms(runners.size()), host_us(runners.size());
   for (int round = 0; round < options.rounds; ++round)
     for (std::size_t i = 0; i < runners.size(); ++i) {
       parts.begin(
           fmt::format("round {} of {}, {}", round + 1, options.rounds, runners[i]->label()));
       ms[i].add(milliseconds(device, [&] { runners[i]->train(options.steps); }) / options.steps);
+      for (const double us : runners[i]->host_us()) host_us[i].add(us);
     }
 
   RecipeBenchResult result{
@@ -203,7 +250,11 @@ RecipeBenchResult bench_recipe(const RecipeBenchOptions& options, c10::Device de
       .batch_size = options.config.batch_size};
   for (std::size_t i = 0; i < runners.size(); ++i) {
     result.runs.push_back(timing_of(*runners[i], ms[i], mean(warmup[i])));
-    result.runs.back().speedup = result.runs.front().ms / result.runs.back().ms;
+    RecipeTiming& run = result.runs.back();
+    run.speedup = result.runs.front().ms / run.ms;
+    if (device.is_cpu()) continue;
+    if (!host_us[i].empty()) run.host_us = host_us[i].least();
+    if (records) run.of_device = record(*runners[i], device, options.steps, run.ms, result.missing);
   }
   return result;
 }

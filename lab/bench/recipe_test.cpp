@@ -62,6 +62,7 @@ TEST(BenchRecipe, TimesFp32AndTheDevicesMixedPrecision) {
     EXPECT_LE(run.ms, run.max_ms);
     EXPECT_NEAR(run.loss, first_losses_by_hand(tiny().config), 0.005);
     EXPECT_DOUBLE_EQ(run.speedup, result.runs[0].ms / run.ms);
+    EXPECT_FALSE(run.host_us || run.of_device) << "a CPU is no device";
   }
   EXPECT_NE(result.runs[0].loss, result.runs[1].loss) << "the second one does compute in bf16";
 }

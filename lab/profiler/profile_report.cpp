@@ -328,7 +328,9 @@ ordered_json json_of(const RunProfile& run) {
   json["cast_ms"] = s.cast_ms;
   json["tensor_core_share"] = s.is_device ? ordered_json(s.tensor_core_share) : ordered_json();
   json["idle_share"] = s.idle_share;
+  if (s.is_device) json["busy_ms"] = s.busy_ms;
   json["kernels"] = s.kernels;
+  if (s.is_device) json["launches"] = s.launches;
   json["short_share"] = s.short_share;
   json["short_time_share"] = s.short_time_share;
   json["syncs"] = json["ops"] = ordered_json::array();

@@ -244,6 +244,19 @@ TEST(ProfileReport, JsonHasAllOps) {
   EXPECT_EQ(json["runs"][0]["phases"].size(), profile::kPhaseNames.size());
 }
 
+// Of a device alone.
+TEST(ProfileReport, HasLaunchesAndBusyTimeOfADevice) {
+  Profile profile = both();
+  EXPECT_FALSE(json_of(profile)["runs"][1].contains("launches"));
+  Summary& summary = profile.runs[1].summary;
+  summary.is_device = true;
+  summary.launches = 2;
+  summary.busy_ms = 0.82;
+  const auto json = json_of(profile)["runs"][1];
+  EXPECT_EQ(json["launches"], 2);
+  EXPECT_EQ(json["busy_ms"], 0.82);
+}
+
 TEST(ProfileReport, WhatIsMissingIsSaid) {
   Profile profile = both();
   profile.runs[1].missing = {"no kernel was recorded"};

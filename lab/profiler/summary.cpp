@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <optional>
 #include <set>
@@ -28,6 +29,14 @@ bool is_16_bit(std::string_view dtype) { return dtype == "fp16" || dtype == "bf1
 bool is_waiting(std::string_view name) {
   return name == "cudaStreamSynchronize" || name == "cudaDeviceSynchronize" ||
          name == "cudaEventSynchronize";
+}
+
+// cudaLaunchKernel, cuLaunchKernelEx, cudaGraphLaunch, cudaMemcpyAsync, cudaMemsetAsync.
+bool is_launch(std::string_view name) {
+  constexpr std::array<std::string_view, 3> kLaunches{"Launch", "Memcpy", "Memset"};
+  return name.starts_with("cu") && std::ranges::any_of(kLaunches, [&](std::string_view one) {
+           return name.find(one) != name.npos;
+         });
 }
 
 // Ops that compute nothing: they look at memory in another way, or get some.
@@ -115,6 +124,7 @@ class Sums {
     else
       add_leaves();
     add_syncs();
+    add_launches();
     finish();
     return std::move(summary_);
   }
@@ -233,7 +243,7 @@ class Sums {
   }
 
   void add_kernels() {
-    std::vector<std::pair<std::int64_t, std::int64_t>> busy;
+    Intervals busy;
     std::map<std::pair<const OpUse*, std::string>, double> unused;
     double short_ones = 0, short_ms = 0, all_ms = 0, tensor_ms = 0;
     for (const Event& event : events_) {
@@ -252,12 +262,13 @@ class Sums {
     share_of_short(short_ones, short_ms, all_ms);
     if (all_ms > 0) summary_.tensor_core_share = tensor_ms / all_ms;
     set_idle(busy);
+    summary_.busy_ms = 1e-6 * per_step_ * static_cast<double>(covered_by(busy));
   }
 
   // Ops that call no others, and the phases whose kernels are no ops: the optimizer's step, and
   // unscaling and clipping.
   void add_leaves() {
-    std::vector<std::pair<std::int64_t, std::int64_t>> busy;
+    Intervals busy;
     double short_ones = 0, short_ms = 0, all_ms = 0;
     for (std::size_t i = 0; i < events_.size(); ++i) {
       const Event& event = events_[i];
@@ -292,21 +303,30 @@ class Sums {
     summary_.kernels *= per_step_;
   }
 
-  // The share of the phases that no interval covers.
-  void set_idle(std::vector<std::pair<std::int64_t, std::int64_t>>& busy) {
-    if (forest_.phases().empty()) return;
-    const std::int64_t begin = events_[forest_.phases().front()].start_ns;
-    const std::int64_t end = events_[forest_.phases().back()].end_ns;
-    if (end <= begin) return;
-    std::ranges::sort(busy);
+  using Intervals = std::vector<std::pair<std::int64_t, std::int64_t>>;
+
+  // Nanoseconds between begin and end in which there is an interval. Sorts them.
+  static std::int64_t covered_by(Intervals& all, std::int64_t begin = 0,
+                                 std::int64_t end = std::numeric_limits<std::int64_t>::max()) {
+    std::ranges::sort(all);
     std::int64_t covered = 0, until = begin;
-    for (auto [from, to] : busy) {
+    for (auto [from, to] : all) {
       from = std::max(from, until);
       to = std::min(to, end);
       if (to <= from) continue;
       covered += to - from;
       until = to;
     }
+    return covered;
+  }
+
+  // The share of the phases that no interval covers.
+  void set_idle(Intervals& busy) {
+    if (forest_.phases().empty()) return;
+    const std::int64_t begin = events_[forest_.phases().front()].start_ns;
+    const std::int64_t end = events_[forest_.phases().back()].end_ns;
+    if (end <= begin) return;
+    const std::int64_t covered = covered_by(busy, begin, end);
     summary_.idle_share = 1 - static_cast<double>(covered) / static_cast<double>(end - begin);
   }
 
@@ -325,6 +345,13 @@ class Sums {
     }
     for (const auto& [place, count] : calls) summary_.syncs.push_back({place, of_a_step(count)});
     std::ranges::stable_sort(summary_.syncs, std::greater(), &Sync::calls);
+  }
+
+  void add_launches() {
+    const auto counts = [&](const Event& event) {
+      return event.kind == Kind::runtime && is_launch(event.name) && is_in_step(event);
+    };
+    summary_.launches = of_a_step(static_cast<double>(std::ranges::count_if(events_, counts)));
   }
 
   bool is_of_item(std::size_t i) const {

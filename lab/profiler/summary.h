@@ -46,8 +46,12 @@ struct Summary {
   /// Share of a step without an op (CPU; demi's own kernels, unscaling, clipping and the
   /// optimizer's step count as one) or without a kernel (a device).
   double idle_share = 0;
-  double kernels = 0;           // a step: of a device, else ops that call no others and compute
-  double short_share = 0;       // of them, under kShortMs
+  double kernels = 0;  // a step: of a device, else ops that call no others and compute
+  /// A step: calls of the host that start work of a device. That of a graph counts once, whatever
+  /// its kernels; 0 on a CPU.
+  double launches = 0;
+  double busy_ms = 0;           // a step: time in which a device had work; 0 on a CPU
+  double short_share = 0;       // of the kernels, under kShortMs
   double short_time_share = 0;  // of their time
   std::vector<Sync> syncs;      // the most frequent first
 

@@ -220,11 +220,34 @@ TEST(Summary, OfADeviceTimesAreThoseOfItsKernels) {
   EXPECT_NEAR(s.tensor_core_share, 400.0 / 405, 1e-12);
 }
 
+// Two steps, of which a graph replays the second one's kernels. The host runs ahead: the last
+// kernel ends after the last phase.
+TEST(Summary, CountsLaunchesAndTheTimeInWhichTheDeviceHasWork) {
+  Event copy = kernel("Memcpy HtoD (Pinned -> Device)", 40, 60, 0);
+  copy.kind = Kind::copy;
+  const Summary s =
+      summarise({phase("forward", 0, 100), event(Kind::runtime, "cudaMemcpyAsync", 10, 12),
+                 event(Kind::runtime, "cudaLaunchKernel", 20, 25),
+                 event(Kind::runtime, "cuLaunchKernelEx", 30, 35),
+                 event(Kind::runtime, "cudaGraphLaunch", 50, 60),
+                 event(Kind::runtime, "cudaEventRecordWithFlags", 60, 61), phase("other", 100, 200),
+                 event(Kind::runtime, "cudaStreamSynchronize", 110, 190),
+                 event(Kind::runtime, "cudaLaunchKernel", 300, 301), copy, kernel("a", 50, 100, 0),
+                 kernel("b", 90, 110, 0), kernel("c", 150, 250, 0)},
+                2);
+  EXPECT_DOUBLE_EQ(s.launches, 2) << "four calls, and one that is of no step";
+  EXPECT_DOUBLE_EQ(s.kernels, 1.5);
+  EXPECT_DOUBLE_EQ(s.busy_ms, (0.070 + 0.100) / 2) << "40 to 110 and 150 to 250 us";
+  EXPECT_DOUBLE_EQ(s.idle_share, 1 - (70. + 50) / 200);
+}
+
 TEST(Summary, OfNothing) {
   const Summary s = summarise({}, 0);
   EXPECT_THAT(s.ops, IsEmpty());
   EXPECT_EQ(s.step_ms, 0);
   EXPECT_EQ(s.idle_share, 0);
+  EXPECT_EQ(s.launches, 0);
+  EXPECT_EQ(s.busy_ms, 0);
 }
 
 // Names as Nsight's and cuBLAS's logs have them.
