@@ -620,4 +620,24 @@ TEST(GraphedStep, AScheduleSetsTheRateOfEachReplay) {
   expect_same(seen[0], seen[1]);
 }
 
+// Of the recorder's own count: what was allocated while it recorded, and the fixed batches.
+TEST(GraphedStep, SaysHowMuchMemoryTheGraphsHold) {
+  const auto of_graphs = [] {
+    return static_cast<int64_t>(second_device::Blocks::all().counts().of_graphs);
+  };
+  const auto of_batch = [](int64_t rows) { return rows * (6 * 4 + 8); };  // 6 floats and a label
+  Training training({}, GraphMode::on);
+  for (int i = 0; i < 3; ++i) training.take(i);
+  EXPECT_EQ(training.step->graph_counts().bytes, 0);
+  ASSERT_EQ(of_graphs(), 0);
+  for (int i = 3; i < 10; ++i) training.take(i);
+  ASSERT_EQ(training.step->graph_counts().recorded, 2);
+  const int64_t one = training.step->graph_counts().bytes;
+  EXPECT_GT(of_graphs(), 0);
+  EXPECT_EQ(one, of_graphs() + of_batch(8));
+  for (int i = 10; i < 20; ++i) training.take(i, 5);
+  EXPECT_EQ(training.step->graph_counts().bytes, of_graphs() + of_batch(8) + of_batch(5));
+  EXPECT_GT(training.step->graph_counts().bytes, one);
+}
+
 }  // namespace

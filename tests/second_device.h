@@ -46,9 +46,17 @@ class Memory final : public c10::DeviceAllocator {
   bool initialized() override { return true; }
   void emptyCache(c10::MempoolId_t) override {}
   void recordStream(const c10::DataPtr&, c10::Stream) override {}
-  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override { return {}; }
+  c10::CachingDeviceAllocator::DeviceStats getDeviceStats(c10::DeviceIndex) override {
+    constexpr auto kAll = static_cast<std::size_t>(c10::CachingAllocator::StatType::AGGREGATE);
+    const Blocks::Counts counts = Blocks::all().counts();
+    c10::CachingDeviceAllocator::DeviceStats stats;
+    stats.requested_bytes[kAll].current = static_cast<int64_t>(counts.in_use);
+    stats.requested_bytes[kAll].peak = static_cast<int64_t>(counts.peak);
+    stats.reserved_bytes[kAll].current = static_cast<int64_t>(counts.reserved);
+    return stats;
+  }
   void resetAccumulatedStats(c10::DeviceIndex) override {}
-  void resetPeakStats(c10::DeviceIndex) override {}
+  void resetPeakStats(c10::DeviceIndex) override { Blocks::all().reset_peak(); }
   std::pair<size_t, size_t> getMemoryInfo(c10::DeviceIndex) override {
     return {size_t{1} << 30, size_t{1} << 30};
   }

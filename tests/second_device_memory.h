@@ -43,7 +43,28 @@ class Blocks {
     if (pool) std::memset(data, 0, bytes);
     const std::lock_guard lock(mutex_);
     blocks_[data] = {.bytes = bytes, .pool = std::move(pool), .born = ++now_};
+    in_use_ += bytes;
+    peak_ = std::max(peak_, in_use_);
     return data;
+  }
+
+  /// As LibTorch's allocator of a GPU counts them: of tensors, now and at most since reset_peak();
+  /// and all that is held, that of graphs included, which no other memory is made of.
+  struct Counts {
+    std::size_t in_use = 0, peak = 0, reserved = 0, of_graphs = 0;
+  };
+  Counts counts() {
+    const std::lock_guard lock(mutex_);
+    Counts all{.in_use = in_use_, .peak = peak_};
+    for (const auto& [data, block] : blocks_) {
+      all.reserved += block.bytes;
+      if (block.pool) all.of_graphs += block.bytes;
+    }
+    return all;
+  }
+  void reset_peak() {
+    const std::lock_guard lock(mutex_);
+    peak_ = in_use_;
   }
 
   static void release(void* data) {
@@ -109,6 +130,7 @@ class Blocks {
     const std::lock_guard lock(mutex_);
     const auto found = blocks_.find(data);
     found->second.freed = ++now_;
+    in_use_ -= found->second.bytes;
     if (is_kept(found->second)) return fill(*found);
     c10::free_cpu(data);
     blocks_.erase(found);
@@ -118,6 +140,7 @@ class Blocks {
   Map blocks_;
   std::vector<Graph*> graphs_;
   std::int64_t now_ = 0;
+  std::size_t in_use_ = 0, peak_ = 0;
 };
 
 /// The memory that a graph could refer to: while this lives, none of it is used for anything else.

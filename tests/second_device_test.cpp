@@ -7,13 +7,16 @@
 #include <torch/nn/modules/linear.h>
 
 #include <cmath>
+#include <map>
 
 #include "demi/data/prefetch_loader.h"
 #include "demi/data/to_device.h"
 #include "demi/train/trainer.h"
 #include "lab/bench/recipe.h"
 #include "lab/recipes/run.h"
+#include "lab/settings/recipe.h"
 #include "lab/workload/batch_size.h"
+#include "tests/recorded_graph.h"
 #include "tests/small_recipes.h"
 
 namespace {
@@ -159,6 +162,33 @@ TEST(SecondDevice, BatchesThatAreMadeAheadGoThereAsOthersDo) {
       EXPECT_EQ((seen.*part).device(), kDevice);
       EXPECT_TRUE((seen.*part).cpu().equal((expected.*part).cpu()));
     }
+  }
+}
+
+// A run whose steps are recorded holds the memory of its graphs beside that of plain steps.
+TEST(SecondDevice, ABatchSizeCountsTheMemoryOfGraphs) {
+  const second_device::Graphs graphs;
+  demi::graph::set_machine_graphs(&graphs);
+  demi::settings::Config config = demi::settings::find_recipe("mlp").config;
+  for (const char* name : {"in", "out"}) demi::settings::set(config, name, "64", name);
+  config.clip_norm = 0;
+  std::map<int64_t, double> needed[2];
+  int64_t sizes[2];
+  const auto workload = demi::workload::load_workload(config, kDevice);
+  for (const bool recorded : {false, true}) {
+    const auto run = parse_run(recorded ? "fp32:cuda-graph=on" : "fp32");
+    sizes[recorded] = demi::workload::find_batch_size(
+        demi::settings::resolve(config, run, kDevice), workload,
+        {.free_bytes = 100'000'000, .tried = [&](const demi::workload::BatchTrial& trial) {
+           needed[recorded][trial.size] = trial.needed_bytes;
+         }});
+  }
+  demi::graph::set_machine_graphs(nullptr);
+  EXPECT_LT(sizes[1], sizes[0]);
+  for (const int64_t size : {8, 32}) {
+    // The fixed batch, and the outputs of three layers.
+    const auto least = static_cast<double>(size * 64 * 4 * (2 + 3));
+    EXPECT_GE(needed[1].at(size), needed[0].at(size) + least) << size;
   }
 }
 

@@ -17,7 +17,10 @@ enum class GraphMode {
 struct GraphCounts {
   std::int64_t replays = 0;   // of graphs
   std::int64_t recorded = 0;  // graphs
-  std::string refusal;        // why all runs plainly; empty: it does not, or the mode is off
+  /// Of the device's memory that these graphs and others in the same memory hold now, beside what
+  /// plain runs have taken: the peak of the largest one of them.
+  std::int64_t bytes = 0;
+  std::string refusal;  // why all runs plainly; empty: it does not, or the mode is off
 };
 
 }  // namespace demi::loop

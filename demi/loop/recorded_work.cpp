@@ -16,6 +16,7 @@
 #include "demi/autocast/parts.h"
 #include "demi/autocast/policy.h"
 #include "demi/core/error.h"
+#include "demi/profile/memory.h"
 #include "demi/step/streams.h"
 #include "demi/tensor/module_tensors.h"
 #include "demi/tensor/place.h"
@@ -113,10 +114,15 @@ c10::Stream GraphMemory::side() {
 
 std::shared_ptr<graph::DeviceGraph> GraphMemory::make() {
   std::erase_if(graphs_, [](const auto& one) { return one.expired(); });
+  if (graphs_.empty()) bytes_ = 0;
   const auto beside = graphs_.empty() ? nullptr : graphs_.front().lock();
   std::shared_ptr<graph::DeviceGraph> made = source_.make(device_, beside.get());
   graphs_.push_back(made);
   return made;
+}
+
+std::int64_t GraphMemory::bytes() const {
+  return std::ranges::all_of(graphs_, [](const auto& one) { return one.expired(); }) ? 0 : bytes_;
 }
 
 struct RecordedWork::Kind {
@@ -327,6 +333,8 @@ void RecordedWork::record_into(Kind& kind, const Tensors& given, const Body& bod
 bool RecordedWork::record(Kind& kind, const Tensors& given, const Body& body) {
   make_room();
   will_record();
+  const c10::Device device = memory_->device();
+  const std::int64_t reserved = profile::memory_use(device).reserved_bytes;
   try {
     record_into(kind, given, body);
   } catch (const std::exception& error) {
@@ -342,6 +350,9 @@ bool RecordedWork::record(Kind& kind, const Tensors& given, const Body& body) {
   }
   kind.copies = weights::RecordedCopies(parameters_);
   kind.after = has_recorded();
+  // What is recorded takes memory from the device, not from what plain runs have left.
+  memory_->add_bytes(
+      std::max<std::int64_t>(profile::memory_use(device).reserved_bytes - reserved, 0));
   ++recorded_;
   return true;
 }

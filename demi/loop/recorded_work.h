@@ -38,12 +38,17 @@ class GraphMemory {
   c10::Stream side();
   /// A graph in the memory of those that are alive. Throws UsageError if there is an obstacle.
   std::shared_ptr<graph::DeviceGraph> make();
+  /// A graph of make() was recorded, for which the device gave so many bytes.
+  void add_bytes(std::int64_t bytes) { bytes_ += bytes; }
+  /// Of the device's memory that the graphs which are alive hold.
+  std::int64_t bytes() const;
 
  private:
   const graph::GraphSource& source_;
   c10::Device device_;
   std::optional<c10::Stream> side_;
   std::vector<std::weak_ptr<graph::DeviceGraph>> graphs_;
+  std::int64_t bytes_ = 0;
 };
 
 /// Work that is done again and again with tensors that are handed over: the part of a step, an
@@ -75,7 +80,7 @@ class RecordedWork {
 
   /// Why all runs plainly from now on. Empty: it does not.
   const std::string& refusal() const { return refusal_; }
-  GraphCounts counts() const { return {replays_, recorded_, refusal_}; }
+  GraphCounts counts() const { return {replays_, recorded_, memory_->bytes(), refusal_}; }
   const std::shared_ptr<GraphMemory>& memory() const { return memory_; }
 
   /// Nothing is recorded, for this reason: with GraphMode::on throws UsageError, which says

@@ -289,6 +289,7 @@ void Fit::start_counting() {
 }
 
 void Fit::stop_counting() {
+  setup_.graphs = step_->graph_counts();
   profile::synchronize(options_.device);
   timer().pause();
   count_seconds();

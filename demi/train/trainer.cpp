@@ -275,6 +275,7 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 const Precision& Trainer::precision() const { return setup_->precision; }
+loop::GraphCounts Trainer::graph_counts() const { return setup_->graphs; }
 
 void Trainer::add(std::shared_ptr<StepObserver> observer) {
   require(observer != nullptr, "a callback is null", "a null pointer", "a callback");

@@ -245,6 +245,9 @@ class DEMI_API Trainer {
   /// schedule, a callback). The weights are then those of the last step.
   const History& history() const { return history_; }
 
+  /// What has become of TrainerOptions::graph in the last fit, or until now in that of a Parts.
+  loop::GraphCounts graph_counts() const;
+
   /// Exchanges weights and averages; a second call exchanges them back. Does nothing if ema_decay
   /// is 0.
   void swap_average();

@@ -98,6 +98,11 @@ report::Table run_table(const Profile& p) {
     if (std::string text = disturbance_of(run); !text.empty())
       table.notes.push_back(std::move(text));
   }
+  for (const RunProfile& run : p.runs)
+    if (run.graph_bytes > 0)
+      table.notes.push_back(
+          fmt::format("{}: its graphs hold {} beside the memory of plain steps.", run.precision,
+                      report::format_bytes(static_cast<double>(run.graph_bytes))));
   std::set<std::string> said;
   for (const RunProfile& run : p.runs)
     for (const std::string& missing : run.missing)
@@ -333,6 +338,7 @@ ordered_json json_of(const RunProfile& run) {
   if (s.is_device) json["launches"] = s.launches;
   json["short_share"] = s.short_share;
   json["short_time_share"] = s.short_time_share;
+  if (run.graph_bytes > 0) json["graph_bytes"] = run.graph_bytes;
   json["syncs"] = json["ops"] = ordered_json::array();
   for (const Sync& sync : s.syncs)
     json["syncs"].push_back({{"place", sync.place}, {"calls", sync.calls}});

@@ -74,6 +74,7 @@ class Steps {
   }
 
   void take(std::int64_t steps) { parts_->advance(steps); }
+  std::int64_t graph_bytes() const { return trainer_->graph_counts().bytes; }
 
   // Milliseconds of each step; on a device their mean: a wait after each step would leave it idle,
   // while in training the host runs ahead.
@@ -180,6 +181,7 @@ RunProfile profile_run(const ProfileOptions& options, const settings::RunSpec& r
   unless_missing(result, [&] { record(options, steps, result); });
   for (const double ms : steps.timed(options.steps - before)) plain.push_back(ms);
   result.plain_ms = median(std::move(plain));
+  result.graph_bytes = steps.graph_bytes();
   if (options.device.is_cpu() && options.kernel_names) read_kernel_names(steps, result);
   if (options.ranges)
     unless_missing(result, [&] {

@@ -40,7 +40,8 @@ struct RunProfile {
   /// Pages of memory that were touched for the first time in a step, without and with the profiler:
   /// its records take memory between the blocks of tensors, which then come from elsewhere.
   double plain_faults = 0, recorded_faults = 0;
-  std::filesystem::path trace;       // that was written; empty: none
+  std::int64_t graph_bytes = 0;  // that the graphs of the steps hold, beside plain steps' memory
+  std::filesystem::path trace;   // that was written; empty: none
   std::vector<std::string> missing;  // what could not be measured, for people
 
   /// The profiler's cost: 0.02 is 2 % more time.

@@ -244,6 +244,15 @@ TEST(ProfileReport, JsonHasAllOps) {
   EXPECT_EQ(json["runs"][0]["phases"].size(), profile::kPhaseNames.size());
 }
 
+TEST(ProfileReport, SaysWhatGraphsHoldWhereThereAreSome) {
+  Profile profile = both();
+  EXPECT_FALSE(json_of(profile)["runs"][1].contains("graph_bytes"));
+  profile.runs[1].graph_bytes = 12'345'678;
+  EXPECT_EQ(json_of(profile)["runs"][1]["graph_bytes"], 12'345'678);
+  EXPECT_THAT(to_tables(profile)[0].notes,
+              testing::Contains("bf16: its graphs hold 12.3 MB beside the memory of plain steps."));
+}
+
 // Of a device alone.
 TEST(ProfileReport, HasLaunchesAndBusyTimeOfADevice) {
   Profile profile = both();

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <limits>
 #include <new>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -29,6 +30,7 @@ constexpr double kShare = 0.8;  // of what is free
 // steps) to 1.36 times (and a test).
 constexpr double kHeapOfSteps = 1.35, kHeapOfData = 1.1;
 constexpr int64_t kTrialSteps = 4;
+constexpr int64_t kRecordedSteps = 8;  // the first three to six run plainly
 
 // A batch made of the examples of a smaller one again and again.
 class OneBatch : public data::Loader {
@@ -49,33 +51,41 @@ class OneBatch : public data::Loader {
   data::Batch batch_;
 };
 
+/// Work of a trial. Returns the bytes that its graphs hold beside the tensors of plain steps.
+using Trial = std::function<int64_t()>;
+
 // Memory that `work` takes above that in use before the search (`resident_before`): bytes of
-// tensors or, on a CPU, those of the process if they are more. Tensors beyond the limit throw,
-// since a system that overcommits memory would end the process.
-double taken_by(const std::function<void()>& work, c10::Device device, int64_t limit,
-                int64_t resident_before) {
+// tensors or, on a CPU, those of the process if they are more; and those of its graphs. Tensors
+// beyond the limit throw, since a system that overcommits memory would end the process.
+double taken_by(const Trial& work, c10::Device device, int64_t limit, int64_t resident_before) {
   profile::quiet_down(device);
   const bool can_reset = profile::reset_peak_resident_memory();
   const int64_t before = profile::memory_use(device).current_bytes;
+  int64_t graphs = 0;
   {
     const profile::AllocationLog guard(device, limit);
-    work();
+    graphs = work();
   }
-  const int64_t tensors = profile::memory_use(device).peak_bytes - before;
+  const int64_t tensors = graphs + profile::memory_use(device).peak_bytes - before;
   if (!device.is_cpu()) return static_cast<double>(tensors);
   const profile::MemoryUse after = profile::resident_memory();
   const int64_t resident = can_reset ? after.peak_bytes : after.current_bytes;
   return static_cast<double>(std::max(tensors, resident - resident_before));
 }
 
-void take_steps(const settings::Resolved& run, const Workload& workload, const data::Batch& some,
-                int64_t size) {
+// The last steps are recorded and replayed, if the run is. What its graphs have no memory for, does
+// not fit either.
+int64_t take_steps(const settings::Resolved& run, const Workload& workload, const data::Batch& some,
+                   int64_t size) {
   const train::Network network = workload.make_network(0);
   train::TrainerOptions options = settings::trainer_options(run, 1);
-  options.epochs = kTrialSteps;
+  options.epochs = options.graph == loop::GraphMode::off ? kTrialSteps : kRecordedSteps;
   options.schedule = options.momentum_schedule = {};
-  train::Trainer(network, settings::make_optimizer(run, network), std::move(options))
-      .fit(OneBatch(some, size));
+  train::Trainer trainer(network, settings::make_optimizer(run, network), std::move(options));
+  trainer.fit(OneBatch(some, size));
+  const auto graphs = trainer.graph_counts();
+  if (is_out_of_memory(std::runtime_error(graphs.refusal))) throw std::bad_alloc();
+  return graphs.bytes;
 }
 
 // An evaluation of one batch as the test has them.
@@ -204,7 +214,7 @@ int64_t find_batch_size(const settings::Resolved& run, const Workload& workload,
   const double room = share_of(device);
   const int64_t resident = profile::resident_memory().current_bytes;
   // Data and work; infinite where the work runs out of memory.
-  const auto needed_by = [&](double data, const std::function<void()>& work) {
+  const auto needed_by = [&](double data, const Trial& work) {
     try {
       if (data < room)
         return data +
@@ -217,7 +227,10 @@ int64_t find_batch_size(const settings::Resolved& run, const Workload& workload,
   double evaluation = 0;
   if (workload.test && workload.test->batches() > 0) {
     const data::Batch tested = widest_batch(*workload.test);
-    evaluation = needed_by(fixed, [&] { evaluate_one(run, workload, tested); });
+    evaluation = needed_by(fixed, [&] {
+      evaluate_one(run, workload, tested);
+      return 0;
+    });
     if (evaluation > room)
       throw TrainingError({.where = "workload.find_batch_size",
                            .what = "a test batch does not fit in memory",
@@ -227,8 +240,8 @@ int64_t find_batch_size(const settings::Resolved& run, const Workload& workload,
   }
   const auto peak = [&](int64_t size) {
     const double data = static_cast<double>(size) * data_of_one + fixed;
-    const double needed =
-        std::max(evaluation, needed_by(data, [&] { take_steps(run, workload, some, size); }));
+    const double needed = std::max(
+        evaluation, needed_by(data, [&] { return take_steps(run, workload, some, size); }));
     if (search.tried) search.tried({size, needed, room});
     return needed;
   };

@@ -32,15 +32,14 @@ struct BatchSearch {
 };
 
 /// The largest batch size with which a run is predicted to take at most 80 % of the free memory of
-/// the device, as largest_batch finds it. Counted are the tensors of a training step, or of an
-/// evaluation's batch if these are more, and on a CPU what the process takes more than before the
-/// search if that is more; synthetic data, which are
-/// made for the batch size; the copy of the state from which a checkpoint is written; and on a CPU
-/// what the holes take that a heap has in the end, a third of a trial and a tenth of the rest. A
-/// trial on a CPU has a limit of its own
-/// and is never larger than half of what is predicted to fit, since the system would end the
-/// process rather than refuse memory. At most the number of training examples. Throws TrainingError
-/// if 8 examples or a test batch do not fit.
+/// the device, as largest_batch finds it. Counted are the tensors of a training step, with what
+/// its graphs hold beside them, or of an evaluation's batch if these are more, and on a CPU what
+/// the process takes more than before the search if that is more; synthetic data, which are made
+/// for the batch size; the copy of the state from which a checkpoint is written; and on a CPU what
+/// the holes take that a heap has in the end, a third of a trial and a tenth of the rest. A trial
+/// on a CPU has a limit of its own and is never larger than half of what is predicted to fit, since
+/// the system would end the process rather than refuse memory. At most the number of training
+/// examples. Throws TrainingError if 8 examples or a test batch do not fit.
 DEMI_API int64_t find_batch_size(const settings::Resolved& run, const Workload& workload,
                                  const BatchSearch& search = {});
 
