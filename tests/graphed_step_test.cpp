@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "demi/autocast/apply.h"
 #include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
 #include "demi/loop/step.h"
@@ -122,6 +123,21 @@ TEST(GraphedStep, AnotherKindOfStepIsRecordedAnew) {
   Training training({}, GraphMode::on);
   work(training);
   EXPECT_GE(training.step->graph_counts().recorded, 8);
+}
+
+// As when a run has found which layers need FP32.
+TEST(GraphedStep, APolicyOfAPartReachesTheNextStep) {
+  const Work work = [](Training& training) {
+    for (int i = 0; i < 30; ++i) {
+      if (i == 10) demi::apply(demi::Policy("float32"), *training.net->last);
+      if (i == 20) demi::unapply(*training.net->last);
+      training.take(i);
+    }
+  };
+  expect_same_run({}, work, 30);
+  Training training({}, GraphMode::on);
+  work(training);
+  EXPECT_GE(training.step->graph_counts().recorded, 6) << "three kinds of batch and of finish()";
 }
 
 TEST(GraphedStep, PlainStepsMayStandBetweenReplays) {
