@@ -656,4 +656,48 @@ TEST(GraphedStep, SaysHowMuchMemoryTheGraphsHold) {
   EXPECT_GT(training.step->graph_counts().bytes, one);
 }
 
+// Batches of five rows have a host read.
+TEST(GraphedStep, AKindOfBatchThatCannotBeRecordedLeavesTheOthers) {
+  const Work work = [](Training& training) {
+    training.loss = [](const at::Tensor& out, const Tensors& to) {
+      const at::Tensor loss = cross_entropy(out, to[0]);
+      return out.size(0) == 5 ? loss * (1 + out.sum().item<float>()) : loss;
+    };
+    for (int i = 0; i < 24; ++i) training.take(i, i % 3 == 2 ? 5 : 8);
+  };
+  Tensors plain;
+  {
+    Training training({.guards = true}, GraphMode::off);
+    work(training);
+    plain = training.seen();
+  }
+  Training training({.guards = true}, GraphMode::automatic);
+  auto watcher = std::make_shared<Watcher>(0);  // needs no step
+  training.step->watch(watcher);
+  work(training);
+  expect_same(plain, training.seen());
+  const auto counts = training.step->graph_counts();
+  EXPECT_NE(counts.refusal.find("the host reads the device"), std::string::npos) << counts.refusal;
+  EXPECT_EQ(counts.recorded, 2);
+  EXPECT_EQ(counts.replays, (16 - 3) + (16 - 6)) << "of batches, and of finish(), of eight rows";
+  EXPECT_EQ(watcher->inside.back(), 24) << "of five rows";
+}
+
+// As of texts of many lengths. What is known of a kind is forgotten in time.
+TEST(GraphedStep, AKindThatIsRecordedOutlivesManyThatAreNot) {
+  Training training({.has_scaler = false}, GraphMode::automatic);
+  int i = 0;
+  for (; i < 10; ++i) training.take(i);
+  const auto bytes = training.step->graph_counts().bytes;
+  for (int64_t rows = 9; rows < 100; ++rows) {
+    training.take(++i, rows);
+    if (rows % 8 == 0) training.take(++i);
+  }
+  const auto before = training.step->graph_counts();
+  training.take(++i);
+  EXPECT_EQ(training.step->graph_counts().replays, before.replays + 2);
+  EXPECT_EQ(before.recorded, 2);
+  EXPECT_EQ(before.bytes, bytes);
+}
+
 }  // namespace

@@ -20,7 +20,9 @@ struct GraphCounts {
   /// Of the device's memory that these graphs and others in the same memory hold now, beside what
   /// plain runs have taken: the peak of the largest one of them.
   std::int64_t bytes = 0;
-  std::string refusal;  // why all runs plainly; empty: it does not, or the mode is off
+  /// Why work runs plainly: all, or the first kind of it that cannot be recorded. Empty: none does,
+  /// or the mode is off.
+  std::string refusal;
 };
 
 }  // namespace demi::loop

@@ -29,7 +29,7 @@ std::shared_ptr<torch::nn::Module> together(const std::vector<torch::nn::Module*
 
 class RecordedCalls final : public RecordedWork {
  public:
-  using RecordedWork::forget_kinds, RecordedWork::RecordedWork;
+  using RecordedWork::RecordedWork;
 };
 
 // A call knows of no gradient, region or mode of its caller.
@@ -99,10 +99,7 @@ GraphedCall& GraphedCall::operator=(GraphedCall&&) noexcept = default;
 GraphedCall::Tensors GraphedCall::operator()(const Tensors& given) {
   if (!impl_->calls) return plainly(given);
   RecordedCalls& calls = *impl_->calls;
-  if (!calls.refusal().empty()) {
-    calls.forget_kinds();  // their memory is of no use any more
-    return plainly(given);
-  }
+  if (!calls.records()) return plainly(given);
   calls.require_device(given);
   const OfItsOwn own(impl_->device);
   if (optim::is_capturing(impl_->device)) return impl_->function(given);  // by the program

@@ -136,6 +136,7 @@ struct RecordedWork::Kind {
   std::vector<graph::HostPart> parts;
   weights::RecordedCopies copies;
   std::int64_t used = 0;
+  bool is_refused = false;  // it cannot be recorded
 };
 
 RecordedWork::RecordedWork(Words words, GraphMode mode, std::shared_ptr<GraphMemory> memory)
@@ -145,6 +146,7 @@ RecordedWork::~RecordedWork() = default;
 
 void RecordedWork::refuse_from_the_start(const std::string& reason, std::string_view accepted,
                                          bool is_said) {
+  records_ = false;
   refusal_ = reason;
   if (mode_ == GraphMode::on)
     refuse({.where = words_.where,
@@ -232,15 +234,19 @@ RecordedWork::Key RecordedWork::key_of(Key front, const Tensors& given) {
 }
 
 RecordedWork::Output RecordedWork::run_plainly(const Tensors& given, const Body& body) {
-  if (!refusal_.empty() || optim::is_capturing(memory_->device())) return body(given);
+  if (!records_ || optim::is_capturing(memory_->device())) return body(given);
   const OnStream side(memory_->side());
   return body(given);
 }
 
 RecordedWork::Output RecordedWork::run(Key front, const Tensors& given, const Body& body) {
-  auto& place = kinds_[key_of(std::move(front), given)];
-  if (!place) place = std::make_unique<Kind>();
-  Kind& kind = *place;
+  Key key = key_of(std::move(front), given);
+  auto place = kinds_.find(key);
+  if (place == kinds_.end()) {
+    make_room(/*for_graph=*/false);
+    place = kinds_.emplace(std::move(key), std::make_unique<Kind>()).first;
+  }
+  Kind& kind = *place->second;
   kind.used = ++uses_;
   has_run_nothing_ = false;
   Output output;
@@ -250,14 +256,14 @@ RecordedWork::Output RecordedWork::run(Key front, const Tensors& given, const Bo
   }
   if (kind.first && kind.second && is_steady(kind) && record(kind, given, body)) {
     if (replay(kind, given, output)) return output;
-    give_up("what was recorded does not hold at once");
+    give_up(kind, "what was recorded does not hold at once");
   }
   return run_first(kind, given, body);
 }
 
 RecordedWork::Output RecordedWork::run_first(Kind& kind, const Tensors& given, const Body& body) {
   will_run_plainly(given);
-  if (!refusal_.empty() || kind.runs + 2 < kPlainRuns) {
+  if (kind.is_refused || kind.runs + 2 < kPlainRuns) {
     ++kind.runs;
     return run_plainly(given, body);
   }
@@ -279,13 +285,15 @@ RecordedWork::Output RecordedWork::run_first(Kind& kind, const Tensors& given, c
 bool RecordedWork::is_steady(Kind& kind) {
   for (const auto* trace : {&*kind.first, &*kind.second})
     if (!trace->obstacle().empty()) {
-      give_up(trace->obstacle());
+      give_up(kind, std::string(trace->obstacle()));
       return false;
     }
   const std::string found = kind.first->difference(*kind.second);
   if (!found.empty()) {
-    if (kind.runs >= kMostPlainRuns) give_up(found);
-    kind.first = std::move(kind.second);
+    if (kind.runs >= kMostPlainRuns)
+      give_up(kind, found);
+    else
+      kind.first = std::move(kind.second);
     return false;
   }
   kind.outside = kind.second->outside();
@@ -294,9 +302,12 @@ bool RecordedWork::is_steady(Kind& kind) {
   return true;
 }
 
-void RecordedWork::give_up(const std::string& reason) {
-  refusal_ = reason;
+// One warning is enough: what is at fault is often the same for all kinds.
+void RecordedWork::give_up(Kind& kind, const std::string& reason) {
+  kind = Kind{.used = kind.used, .is_refused = true};
   has_given_up();
+  const bool is_first = refusal_.empty();
+  if (is_first) refusal_ = reason;
   if (mode_ == GraphMode::on)
     refuse({.where = words_.where,
             .what = words_.what + " cannot be recorded in a graph",
@@ -304,8 +315,16 @@ void RecordedWork::give_up(const std::string& reason) {
             .accepted = "work that the device does alone and that is the same each time",
             .advice = "change what is named, or take GraphMode::automatic, which then runs "
                       "plainly"});
-  TORCH_WARN("[", words_.where, "] ", words_.what,
-             " is not recorded in a graph and runs plainly: ", reason);
+  if (is_first) {
+    TORCH_WARN("[", words_.where, "] ", words_.what,
+               " is not recorded in a graph and runs plainly: ", reason);
+  }
+}
+
+bool RecordedWork::is_refused(Key front, const Tensors& given) {
+  if (!records_ || refusal_.empty()) return !records_;
+  const auto kind = kinds_.find(key_of(std::move(front), given));
+  return kind != kinds_.end() && kind->second->is_refused;
 }
 
 // Nothing of it runs. The body is that of the program, and may throw.
@@ -331,7 +350,7 @@ void RecordedWork::record_into(Kind& kind, const Tensors& given, const Body& bod
 
 // On an exception all is as before.
 bool RecordedWork::record(Kind& kind, const Tensors& given, const Body& body) {
-  make_room();
+  make_room(/*for_graph=*/true);
   will_record();
   const c10::Device device = memory_->device();
   const std::int64_t reserved = profile::memory_use(device).reserved_bytes;
@@ -345,7 +364,7 @@ bool RecordedWork::record(Kind& kind, const Tensors& given, const Body& body) {
       throw;
     }
     const std::string words = error.what();
-    give_up(words.substr(0, words.find('\n')));
+    give_up(kind, words.substr(0, words.find('\n')));
     return false;
   }
   kind.copies = weights::RecordedCopies(parameters_);
@@ -373,14 +392,15 @@ bool RecordedWork::replay(Kind& kind, const Tensors& given, Output& output) {
   return true;
 }
 
-void RecordedWork::make_room() {
+void RecordedWork::make_room(bool for_graph) {
   constexpr std::size_t kMostKinds = 4 * kMostGraphs;
   const auto graphs = static_cast<std::size_t>(
       std::ranges::count_if(kinds_, [](const auto& one) { return one.second->graph != nullptr; }));
-  if (graphs < kMostGraphs && kinds_.size() < kMostKinds) return;
+  const bool is_full = for_graph && graphs >= kMostGraphs;
+  if (!is_full && kinds_.size() < kMostKinds) return;
   auto oldest = kinds_.end();
   for (auto one = kinds_.begin(); one != kinds_.end(); ++one)
-    if (one->second->used != uses_ && (graphs < kMostGraphs || one->second->graph) &&
+    if (one->second->used != uses_ && (!is_full || one->second->graph) &&
         (oldest == kinds_.end() || one->second->used < oldest->second->used))
       oldest = one;
   if (oldest != kinds_.end()) kinds_.erase(oldest);

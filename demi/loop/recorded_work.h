@@ -78,8 +78,8 @@ class RecordedWork {
   RecordedWork(const RecordedWork&) = delete;
   RecordedWork& operator=(const RecordedWork&) = delete;
 
-  /// Why all runs plainly from now on. Empty: it does not.
-  const std::string& refusal() const { return refusal_; }
+  /// Whether anything is recorded: nothing is if it was refused from the start.
+  bool records() const { return records_; }
   GraphCounts counts() const { return {replays_, recorded_, memory_->bytes(), refusal_}; }
   const std::shared_ptr<GraphMemory>& memory() const { return memory_; }
 
@@ -100,13 +100,13 @@ class RecordedWork {
   /// On the stream of the recordings: autograd's nodes, libraries' handles and copies are then
   /// known there.
   Output run_plainly(const Tensors& given, const Body& body);
+  /// Whether the kind of work that run() would do runs plainly, since it cannot be recorded.
+  bool is_refused(Key front, const Tensors& given);
   /// Whether the exception of the last run has left a recording, so that nothing of it has run.
   bool has_run_nothing() const { return has_run_nothing_; }
 
  protected:
   const Tensors& parameters() const { return parameters_; }
-  /// The kinds' memory is of no use any more.
-  void forget_kinds() { kinds_.clear(); }
 
  private:
   struct Kind;
@@ -117,7 +117,7 @@ class RecordedWork {
   }
   /// What a derived class adds. Before a run that is no replay:
   virtual void will_run_plainly(const Tensors& /*given*/) {}
-  /// All runs plainly from now on, or an exception follows.
+  /// The kind of the run that is under way runs plainly from now on, or an exception follows.
   virtual void has_given_up() {}
   /// Tensors that are others each time, and are known.
   virtual Tensors also_given() const { return {}; }
@@ -134,8 +134,8 @@ class RecordedWork {
   void record_into(Kind& kind, const Tensors& given, const Body& body);
   bool replay(Kind& kind, const Tensors& given, Output& output);
   bool is_steady(Kind& kind);
-  void give_up(const std::string& reason);
-  void make_room();
+  void give_up(Kind& kind, const std::string& reason);
+  void make_room(bool for_graph);
 
   const Words words_;
   const GraphMode mode_;
@@ -143,7 +143,8 @@ class RecordedWork {
   Tensors parameters_, buffers_;
   graph::NamedTensors held_;  // both, by name
   std::vector<const torch::nn::Module*> modules_;
-  std::string refusal_;
+  bool records_ = true;
+  std::string refusal_;  // the first
   std::map<Key, std::unique_ptr<Kind>> kinds_;
   bool has_run_nothing_ = false;
   Backends backends_;

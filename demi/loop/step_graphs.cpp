@@ -67,18 +67,24 @@ void StepGraphs::clear() {
 void StepGraphs::forget() {
   gradients_.reset();
   is_plain_ = false;
-  if (!refusal().empty()) forget_kinds();
 }
 
 StepGraphs::Output StepGraphs::batch(const Tensors& inputs, const Tensors& targets, double weight,
                                      const Body& body) {
-  if (!refusal().empty()) return batch_plainly(inputs, targets, body);
+  if (!records()) return batch_plainly(inputs, targets, body);
   require_device(inputs);
   require_device(targets);
   if (!is_replayable()) return batch_plainly(inputs, targets, body);
-  return run({kBatch, gradients_ ? gradients_->id : 0, std::bit_cast<std::int64_t>(weight),
-              static_cast<std::int64_t>(inputs.size())},
-             joined(inputs, targets), split(body, inputs.size()));
+  return run(front_of_batch(inputs, weight), joined(inputs, targets), split(body, inputs.size()));
+}
+
+RecordedWork::Key StepGraphs::front_of_batch(const Tensors& inputs, double weight) const {
+  return {kBatch, gradients_ ? gradients_->id : 0, std::bit_cast<std::int64_t>(weight),
+          static_cast<std::int64_t>(inputs.size())};
+}
+
+bool StepGraphs::is_refused(const Tensors& inputs, const Tensors& targets, double weight) {
+  return RecordedWork::is_refused(front_of_batch(inputs, weight), joined(inputs, targets));
 }
 
 StepGraphs::Output StepGraphs::batch_plainly(const Tensors& inputs, const Tensors& targets,
@@ -88,7 +94,7 @@ StepGraphs::Output StepGraphs::batch_plainly(const Tensors& inputs, const Tensor
 }
 
 StepGraphs::Output StepGraphs::finish(const Body& body) {
-  if (!refusal().empty() || !gradients_ || !is_replayable()) return run_plainly({}, split(body, 0));
+  if (!records() || !gradients_ || !is_replayable()) return run_plainly({}, split(body, 0));
   return run({kFinish, gradients_->id}, {}, split(body, 0));
 }
 

@@ -30,7 +30,9 @@ class StepGraphs final : private RecordedWork {
   StepGraphs(const Job& job, const Options& options, const torch::nn::Module& module,
              std::shared_ptr<GraphMemory> memory);
 
-  using RecordedWork::counts, RecordedWork::has_run_nothing, RecordedWork::refusal;
+  using RecordedWork::counts, RecordedWork::has_run_nothing, RecordedWork::records;
+  /// Whether a step that begins with this batch runs plainly, since its kind cannot be recorded.
+  bool is_refused(const Tensors& inputs, const Tensors& targets, double weight);
 
   /// Forward and backward of a batch; leaves the gradients in `.grad`. `weight`: of the loss.
   Output batch(const Tensors& inputs, const Tensors& targets, double weight, const Body& body);
@@ -61,6 +63,7 @@ class StepGraphs final : private RecordedWork {
   std::function<void()> has_recorded() override;
 
   bool is_replayable();
+  Key front_of_batch(const Tensors& inputs, double weight) const;
   std::shared_ptr<const Gradients> present_gradients(std::shared_ptr<const Gradients> before);
   void set_gradients(const Tensors& gradients);
 

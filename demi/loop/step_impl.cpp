@@ -423,7 +423,7 @@ Step::Tensors Step::Impl::run_given(const Tensors& inputs, const Tensors& target
                                     const MicroBatch& how) {
   const bool begins = !claim->is_open();
   if (begins) {
-    is_watched = graphs && !graphs->refusal().empty();
+    is_watched = graphs && graphs->is_refused(inputs, targets, how.weight);
     each_observer([&](StepObserver& one) { is_watched |= one.needs_step(steps + 1); });
   }
   const bool is_plain = !graphs || is_watched || turns.is_of_some(how);
