@@ -224,13 +224,13 @@ std::string WorkTrace::module_of(std::ptrdiff_t held) const {
 
 // In which module an op of forward runs, by what it and its neighbours read.
 std::string WorkTrace::module_at(std::size_t op) const {
-  const Op& seen = ops_[ops_[op].outermost];
+  const std::size_t outermost = ops_[op].outermost;
+  const Op& seen = ops_[outermost];
   const std::string before = module_of(seen.held);
   const bool is_of_model = seen.held >= 0 && before.empty();
   if (work_ == Work::finish || is_of_model)
     return seen.held < 0 ? "" : " after a use of " + names_[static_cast<std::size_t>(seen.held)];
-  if (seen.reads) return " in the module " + before;
-  const auto next = std::find_if(ops_.begin() + static_cast<std::ptrdiff_t>(op), ops_.end(),
+  const auto next = std::find_if(ops_.begin() + static_cast<std::ptrdiff_t>(outermost), ops_.end(),
                                  [](const Op& one) { return one.reads && !one.is_backward; });
   const std::string after = next == ops_.end() ? "" : module_of(next->held);
   if (before.empty()) return after.empty() ? "" : " before the module " + after;
