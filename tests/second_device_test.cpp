@@ -165,7 +165,8 @@ TEST(SecondDevice, BatchesThatAreMadeAheadGoThereAsOthersDo) {
   }
 }
 
-// A run whose steps are recorded holds the memory of its graphs beside that of plain steps.
+// A run whose batches are recorded holds the memory of its graphs beside that of plain steps. (Its
+// finish() reads the device here, and runs plainly.)
 TEST(SecondDevice, ABatchSizeCountsTheMemoryOfGraphs) {
   const second_device::Graphs graphs;
   demi::graph::set_machine_graphs(&graphs);
@@ -176,7 +177,7 @@ TEST(SecondDevice, ABatchSizeCountsTheMemoryOfGraphs) {
   int64_t sizes[2];
   const auto workload = demi::workload::load_workload(config, kDevice);
   for (const bool recorded : {false, true}) {
-    const auto run = parse_run(recorded ? "fp32:cuda-graph=on" : "fp32");
+    const auto run = parse_run(recorded ? "fp32:cuda-graph=auto" : "fp32");
     sizes[recorded] = demi::workload::find_batch_size(
         demi::settings::resolve(config, run, kDevice), workload,
         {.free_bytes = 100'000'000, .tried = [&](const demi::workload::BatchTrial& trial) {
