@@ -82,7 +82,7 @@ std::string difference_at(const std::string& place) {
   const at::Tensor x = at::randn({3, 4});
   return difference(held_by(*places), Work::batch, [&](double factor) {
     places->factor = place == "loss" ? 1 : factor;
-    for (const at::Tensor& weight : places->parameters()) weight.mutable_grad() = {};
+    for (const at::Tensor& weight : places->parameters()) weight.mutable_grad().reset();
     const at::Tensor loss = places->forward(x);
     loss.backward(place == "loss" ? at::full({}, factor) : at::Tensor());
   });
