@@ -25,7 +25,7 @@ Step& Step::operator=(Step&&) noexcept = default;
 
 std::vector<at::Tensor> Step::run(const Program& program, const MicroBatch& how) try {
   if (!impl_->graphs) return impl_->run_watched(program, how);
-  if (impl_->graphs->records()) {
+  if (impl_->graphs->counts().refusal.empty()) {
     TORCH_WARN_ONCE("[loop.Step] batches whose tensors are not handed over are not recorded in a ",
                     "graph: call batch(inputs, targets, forward, loss)");
   }

@@ -30,7 +30,7 @@ class StepGraphs final : private RecordedWork {
   StepGraphs(const Job& job, const Options& options, const torch::nn::Module& module,
              std::shared_ptr<GraphMemory> memory);
 
-  using RecordedWork::counts, RecordedWork::has_run_nothing, RecordedWork::records;
+  using RecordedWork::counts, RecordedWork::has_run_nothing;
   /// Whether a step that begins with this batch runs plainly, since its kind cannot be recorded.
   bool is_refused(const Tensors& inputs, const Tensors& targets, double weight);
 
