@@ -322,7 +322,7 @@ const std::vector<Fault>& faults() {
            return loss.item<float>() > 0 ? loss : -loss;
          };
        },
-       "the host reads the device (aten::"},
+       "the host reads the device (aten::item, after the module last)"},
       {"a copy from the host",
        [](Training& training) {
          training.loss = [](const at::Tensor& out, const Tensors& to) {

@@ -2,14 +2,13 @@
 #include "demi/graph/work_trace.h"
 
 #include <gtest/gtest.h>
-#include <torch/nn/modules/activation.h>
-#include <torch/nn/modules/container/sequential.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/types.h>
 
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 namespace demi::graph {
 namespace {
@@ -28,33 +27,36 @@ struct HalvedInBackward : torch::autograd::Function<HalvedInBackward> {
   }
 };
 
-/// Multiplies by a number that is another one each time, at one place. Its ops are such as write to
-/// no memory that a kernel of the CPU has allocated by itself, as addmm and mean do: that is
-/// another tensor each time.
+struct ScaleImpl : torch::nn::Module {
+  ScaleImpl() {
+    weight = register_parameter("weight", at::ones({3, 4}));
+    bias = register_parameter("bias", at::ones({3, 4}));
+  }
+  at::Tensor weight, bias;
+};
+TORCH_MODULE(Scale);
+
+/// Multiplies by a number that is another one each time, at one place. All ops are elementwise:
+/// products and sums have ops within them, on a CPU, that write to memory of no op.
 struct PlacesImpl : torch::nn::Module {
   PlacesImpl() {
-    const auto plain = torch::nn::LinearOptions(4, 4).bias(false);
-    features = register_module("features",
-                               torch::nn::Sequential(torch::nn::Linear(plain), torch::nn::ReLU(),
-                                                     torch::nn::Linear(plain)));
-    head = register_module("head", torch::nn::Linear(4, 2));
+    for (const char* name : {"first", "second", "head"})
+      layers.push_back(register_module(name, Scale()));
   }
   at::Tensor planted(const std::string& here, const at::Tensor& x) const {
     return here == place ? x * factor : x;
   }
   at::Tensor forward(at::Tensor x) {
-    x = planted("first", x);
-    x = features[0]->as<torch::nn::Linear>()->forward(x);
-    x = features[1]->as<torch::nn::ReLU>()->forward(planted("features.1", x));
+    x = planted("begin", x) * layers[0]->weight;
+    x = at::relu(planted("between", x));
     if (place == "function") x = HalvedInBackward::apply(x, factor);
     if (place == "hook") x.register_hook([by = factor](const at::Tensor& g) { return g * by; });
-    x = features[2]->as<torch::nn::Linear>()->forward(x);
-    x = at::mm(x, planted("a weight", head->weight).t());
-    x = planted("within the head", x) + head->bias;
-    return planted("last", x).square().sum() * 2;
+    x = x * layers[1]->weight * planted("a weight", layers[2]->weight);
+    x = planted("within the head", x) + layers[2]->bias;
+    x = planted("end", x);
+    return x * x;
   }
-  torch::nn::Sequential features{nullptr};
-  torch::nn::Linear head{nullptr};
+  std::vector<Scale> layers;
   std::string place;
   double factor = 1;
 };
@@ -79,15 +81,13 @@ std::string difference(const NamedTensors& held, Work work,
 }
 
 std::string difference_at(const std::string& place) {
-  torch::manual_seed(1);
   Places places;
   places->place = place;
-  const at::Tensor x = at::randn({3, 4});
+  const at::Tensor x = at::ones({3, 4}), gradients[] = {at::ones({3, 4}), at::ones({3, 4})};
   return difference(held_by(*places), Work::batch, [&](double factor) {
-    places->factor = place == "loss" ? 1 : factor;
+    places->factor = factor;
     for (const at::Tensor& weight : places->parameters()) weight.mutable_grad().reset();
-    const at::Tensor loss = places->forward(x);
-    loss.backward(place == "loss" ? at::full({}, factor) : at::Tensor());
+    places->forward(x).backward(gradients[place == "gradient" && factor > 2 ? 1 : 0]);
   });
 }
 
@@ -97,24 +97,24 @@ std::string number_differs(const std::string& place) {
 
 TEST(WorkTrace, NamesTheModuleByTheWeightsThatOpsRead) {
   EXPECT_EQ(difference_at(""), "");
-  EXPECT_EQ(difference_at("first"), number_differs("aten::mul, before the module features.0"));
-  EXPECT_EQ(difference_at("features.1"),
-            number_differs("aten::mul, between the modules features.0 and features.2"));
+  EXPECT_EQ(difference_at("begin"), number_differs("aten::mul, before the module first"));
+  EXPECT_EQ(difference_at("between"),
+            number_differs("aten::mul, between the modules first and second"));
   EXPECT_EQ(difference_at("a weight"), number_differs("aten::mul, in the module head"));
   EXPECT_EQ(difference_at("within the head"), number_differs("aten::mul, in the module head"));
-  EXPECT_EQ(difference_at("last"), number_differs("aten::mul, after the module head"));
+  EXPECT_EQ(difference_at("end"), number_differs("aten::mul, after the module head"));
 }
 
 TEST(WorkTrace, NamesTheModuleWhoseBackwardItIs) {
-  EXPECT_EQ(
-      difference_at("loss"),
-      number_differs("aten::mul in MulBackward0, the backward of an op after the module head"));
+  EXPECT_EQ(difference_at("gradient"),
+            "the step reads a tensor that is another one each time and was not handed over "
+            "(aten::mul in MulBackward0, the backward of an op after the module head, "
+            "shape [3, 4])");
   const std::string of_function = difference_at("function");
   EXPECT_NE(of_function.find("aten::mul in "), std::string::npos) << of_function;
-  EXPECT_NE(
-      of_function.find(
-          "HalvedInBackward, the backward of an op between the modules features.0 and features.2"),
-      std::string::npos)
+  EXPECT_NE(of_function.find(
+                "HalvedInBackward, the backward of an op between the modules first and second"),
+            std::string::npos)
       << of_function;
   EXPECT_EQ(difference_at("hook"), number_differs("aten::mul, in backward"));
 }
