@@ -271,6 +271,8 @@ RecordedWork::Output RecordedWork::run_first(Kind& kind, const Tensors& given, c
   graph::NamedTensors known;
   for (const Tensors& all : {own, also_given()})
     for (const at::Tensor& one : all) known.emplace_back("", one);
+  // Else a run would cast what was written since the one before, and be other work than that.
+  kind.copies.refresh();
   auto trace = graph::WorkTrace::begin(known, held_, kind_of_work(given));
   Output output = run_plainly(own, body);
   if (!trace) return output;  // another thread traces: the next run does
