@@ -41,14 +41,26 @@ class Stretch : public data::Loader {
   int64_t examples() const override { return batches_ * batch_size_; }
   int64_t batches() const override { return batches_; }
   data::Batch batch(int64_t, int64_t position) const override {
-    if (position % of_step_ == 0) begun_.push_back(Clock::now());
+    note(position);
     return all_.batch(position / whole_, position % whole_);
   }
+  at::Tensor choice(int64_t, int64_t position) const override {
+    note(position);
+    return all_.choice(position / whole_, position % whole_);
+  }
+  data::Batch chosen(const at::Tensor& choice) const override { return all_.chosen(choice); }
   // When the steps began since the last call.
   std::vector<Clock::time_point> take_begun() const { return std::exchange(begun_, {}); }
 
  private:
+  // A batch whose choice is of no use is asked for as well.
+  void note(int64_t position) const {
+    if (position % of_step_ == 0 && std::exchange(noted_, position) != position)
+      begun_.push_back(Clock::now());
+  }
+
   mutable std::vector<Clock::time_point> begun_;
+  mutable int64_t noted_ = -1;
   int64_t of_step_;
   const data::Loader& all_;
   int64_t whole_, batch_size_, batches_;

@@ -43,6 +43,10 @@ class Endless : public data::Loader {
   data::Batch batch(std::int64_t, std::int64_t position) const override {
     return all_->batch(position / whole_, position % whole_);
   }
+  at::Tensor choice(std::int64_t, std::int64_t position) const override {
+    return all_->choice(position / whole_, position % whole_);
+  }
+  data::Batch chosen(const at::Tensor& choice) const override { return all_->chosen(choice); }
 
  private:
   std::shared_ptr<const data::Loader> all_;
