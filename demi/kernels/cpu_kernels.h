@@ -8,6 +8,7 @@
 #include "demi/kernels/exponent_counts.h"
 #include "demi/kernels/lstm.h"
 #include "demi/kernels/path.h"
+#include "demi/kernels/quantize.h"
 #include "demi/kernels/step_table.h"
 
 namespace demi::kernels {
@@ -55,6 +56,15 @@ struct CpuKernels {
   /// to = gradient times gelu's slope at from.
   void (*gelu_gradient)(void* to, Storage storage, const void* gradient, const void* from,
                         std::int64_t n);
+
+  // Codes of 8 and 4 bits (quantize.h). Pieces [begin, end) of pieces_of(q).
+
+  /// Writes codes and scales; the first piece those of the whole tensor.
+  void (*quantize)(const Quantization& q, std::int64_t begin, std::int64_t end);
+  /// to = the numbers that the codes stand for, rounded to the storage.
+  void (*dequantize)(const Quantization& q, std::int64_t begin, std::int64_t end);
+  /// The FP32 bits of the greatest magnitude (0x7F800000 and more: an Inf or NaN); 0 of none.
+  std::uint32_t (*greatest_magnitude)(const void* values, Storage storage, std::int64_t n);
 
   /// Pieces [begin, end) of pieces_of(norm, pass) (batch_norm.h).
   void (*batch_norm)(const BatchNorm& norm, BatchNormPass pass, std::int64_t begin,

@@ -7,7 +7,9 @@
 
 #include "demi/kernels/testing/batch_norm_case.h"
 #include "demi/kernels/testing/emulated_batch_norm.h"
+#include "demi/kernels/testing/emulated_quantize.h"
 #include "demi/kernels/testing/emulation.h"
+#include "demi/kernels/testing/quantize_case.h"
 #include "demi/kernels/testing/step_case.h"
 
 // The CUDA kernels' source, compiled for the host, against the reference path; and their launches
@@ -210,6 +212,32 @@ TEST(CudaSource, TheTrustRatioIsDecidedBeforeItsPass) {
     EXPECT_EQ(table.coefficients[t].arrived, 0u);
   cuda::launch_apply_trust(launcher, table);
   EXPECT_EQ(expected.written() == seen.written(), true);
+}
+
+TEST(CudaSource, QuantizesAsTheReferenceDoes) {
+  for (const NarrowFormat format : testing::kNarrowFormats)
+    for (int k = 0; k < 8; ++k)
+      for (const bool down : {false, true})
+        for (const Storage storage : {Storage::fp32, Storage::bf16}) {
+          const auto scaling = static_cast<Scaling>(k);
+          if (is_nv(scaling) && format != NarrowFormat::e2m1) continue;
+          testing::QuantizeShape shape{format, scaling, down, 70, 131, storage};
+          for (const int special : {0, 1}) {
+            shape.by_chance = !shape.by_chance;
+            testing::QuantizeCase expected(shape), seen(shape);
+            for (testing::QuantizeCase* one : {&expected, &seen})
+              if (special) one->from.set(33 * 131 + 40, INFINITY);
+            expected.run(*cpu_kernels(Path::reference));
+            cuda::run_quantize(seen.described());
+            cuda::run_dequantize(seen.described());
+            EXPECT_EQ(expected.codes, seen.codes) << static_cast<int>(format) << k << down;
+            EXPECT_EQ(expected.scales, seen.scales) << static_cast<int>(format) << k << down;
+            EXPECT_EQ(std::bit_cast<std::uint32_t>(expected.tensor_scale),
+                      std::bit_cast<std::uint32_t>(seen.tensor_scale));
+            EXPECT_TRUE(special || expected.to == seen.to);
+            EXPECT_TRUE(seen.has_room_behind());
+          }
+        }
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "demi/kernels/batch_norm.h"
 #include "demi/kernels/cross_entropy.h"
 #include "demi/kernels/loss_scale.h"
+#include "demi/kernels/quantize.h"
 #include "demi/kernels/step_table.h"
 
 namespace demi::kernels {
@@ -44,6 +45,11 @@ struct CudaKernels {
   using BatchNormGradients = const char* (*)(const BatchNorm& norm, const ChannelGradients& to,
                                              void* stream);
 
+  /// Codes and scales of a matrix on the device, and numbers from them: one launch, and one more
+  /// that writes `greatest` where a scale is of a row or of the tensor (quantize.h). No GPU has run
+  /// it.
+  using QuantizeMatrix = const char* (*)(const Quantization& q, void* stream);
+
   /// kStepLayout of the plugin's build. The first field, so that a plugin of any build has it here.
   std::uint64_t layout;
 
@@ -57,6 +63,8 @@ struct CudaKernels {
   BatchNormPieces batch_norm;
   BatchNormStatistics batch_norm_statistics;
   BatchNormGradients batch_norm_gradients;
+  QuantizeMatrix quantize;
+  QuantizeMatrix dequantize;
   Upload upload;
   bool (*capturing)(void* stream);  // whether a graph is being captured on the stream
   std::int64_t (*launches)();       // launches of passes so far, in this process
@@ -74,7 +82,7 @@ inline constexpr std::uint64_t kStepLayout =
         64 +
     static_cast<std::uint64_t>(UpdateRule::ema) * 8 +
     (sizeof(LossScaleUpdate) + sizeof(CrossEntropyRows) + sizeof(BatchNorm) +
-     sizeof(ChannelStatistics) + sizeof(ChannelGradients)) /
+     sizeof(ChannelStatistics) + sizeof(ChannelGradients) + sizeof(Quantization)) /
         8;
 
 /// The kernels, or null; then `why` (if given) gives the reason: not built, no driver, or the

@@ -11,6 +11,7 @@
 
 #include "demi/kernels/cuda/batch_norm.h"
 #include "demi/kernels/cuda/launch.h"
+#include "demi/kernels/cuda/quantize.h"
 #include "demi/kernels/cuda_kernels.h"
 
 namespace demi::kernels::cuda {
@@ -128,6 +129,48 @@ const char* join(const BatchNorm& norm, const typename Join::Arguments& to, void
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+__global__ void __launch_bounds__(kQuantizeThreads) run_greatest(const Quantization q) {
+  __shared__ FindGreatest::Shared shared;
+#pragma unroll
+  for (int p = 0; p < FindGreatest::phases; ++p) {
+    if (p > 0) __syncthreads();
+    FindGreatest::phase(p, q, blockIdx.x, threadIdx.x, shared);
+  }
+}
+
+template <class Body>
+__global__ void __launch_bounds__(kQuantizeThreads) run_quantized(const Quantization q) {
+  Body::run(q, blockIdx.x, threadIdx.x);
+}
+
+template <class Body>
+void launch_quantized(const Quantization& q, void* stream) {
+  run_quantized<Body><<<static_cast<unsigned>(thread_blocks_of(q)), kQuantizeThreads, 0,
+                        static_cast<cudaStream_t>(stream)>>>(q);
+}
+
+const char* quantize(const Quantization& q, void* stream) {
+  if (units_of(q) == 0) return nullptr;
+  if (finds_greatest(q)) {
+    const auto bytes = static_cast<std::size_t>(greatest_count(q)) * sizeof(std::uint32_t);
+    const cudaError_t error =
+        cudaMemsetAsync(q.greatest, 0, bytes, static_cast<cudaStream_t>(stream));
+    if (error != cudaSuccess) return cudaGetErrorString(error);
+    run_greatest<<<static_cast<unsigned>(thread_blocks_of(q)), kQuantizeThreads, 0,
+                   static_cast<cudaStream_t>(stream)>>>(q);
+  }
+  with_quantize(q, [&](auto body) { launch_quantized<decltype(body)>(q, stream); });
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+const char* dequantize(const Quantization& q, void* stream) {
+  if (units_of(q) == 0) return nullptr;
+  with_dequantize(q, [&](auto body) { launch_quantized<decltype(body)>(q, stream); });
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
 // The bytes of a table as a kernel's argument. CUDA 12.1 raised the limit from 4 KB to 32 KB.
 constexpr std::size_t kFewBytes = 3968;
 constexpr std::size_t kManyBytes = CUDART_VERSION >= 12010 ? 32000 : kFewBytes;
@@ -238,6 +281,8 @@ constexpr CudaKernels kKernels = {.layout = kStepLayout,
                                   .batch_norm = batch_norm,
                                   .batch_norm_statistics = join<JoinStatistics>,
                                   .batch_norm_gradients = join<JoinGradients>,
+                                  .quantize = quantize,
+                                  .dequantize = dequantize,
                                   .upload = upload,
                                   .capturing = capturing,
                                   .launches = [] { return launches.load(); },

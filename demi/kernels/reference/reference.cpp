@@ -115,6 +115,15 @@ void gelu_gradient_array(void* to, Storage storage, const void* gradient, const 
                   load_element(gradient, storage, i) * gelu_slope(load_element(from, storage, i)));
 }
 
+}  // namespace
+}  // namespace demi::kernels
+
+// Behind the array kernels, which it calls.
+#include "demi/kernels/reference/quantize.h"
+
+namespace demi::kernels {
+namespace {
+
 constexpr CpuKernels kReference = {.path = Path::reference,
                                    .measure = reference::measure,
                                    .update = reference::update,
@@ -128,6 +137,9 @@ constexpr CpuKernels kReference = {.path = Path::reference,
                                    .lstm_backward = lstm_backward_step,
                                    .gelu = gelu_array,
                                    .gelu_gradient = gelu_gradient_array,
+                                   .quantize = quantize_pieces_by<std::uint32_t>,
+                                   .dequantize = dequantize_pieces_by<std::uint32_t>,
+                                   .greatest_magnitude = greatest_magnitude_by<std::uint32_t>,
                                    .batch_norm = batch_norm_pieces<float>,
                                    .add_norm = add_norm_pieces<float>};
 

@@ -18,6 +18,7 @@
 #include "demi/kernels/rule_info.h"
 #include "demi/kernels/testing/device_array.cuh"
 #include "demi/kernels/testing/device_batch_norm.cuh"
+#include "demi/kernels/testing/device_quantize.cuh"
 #include "demi/kernels/testing/step_case.h"
 #include "demi/kernels/traffic.h"
 
@@ -282,7 +283,8 @@ int main(int argc, char** argv) {
   if (!kernels) return 77;
   const bool plain = agrees_everywhere(*kernels), coded = agrees_with_codecs(*kernels),
              captured = agrees_when_captured(*kernels),
-             batch_norm = demi::kernels::testing::batch_norm_agrees(*kernels);
+             batch_norm = demi::kernels::testing::batch_norm_agrees(*kernels),
+             quantized = demi::kernels::testing::quantize_agrees(*kernels);
   if (argc > 1 && std::strcmp(argv[1], "--bench") == 0) bench(*kernels);
-  return plain && coded && captured && batch_norm ? 0 : 1;
+  return plain && coded && captured && batch_norm && quantized ? 0 : 1;
 }

@@ -1,0 +1,449 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+#include "demi/kernels/codecs/block_scales.h"
+#include "demi/kernels/codecs/narrow.h"
+#include "demi/kernels/codecs/random_halves.h"
+#include "demi/kernels/quantize.h"
+#include "demi/kernels/quantize_tiles.h"
+
+// The passes of quantize.h, written once for one word and for the registers of an instruction set
+// (W). A row is worked on in strips, whose numbers lie in FP32 in the first level cache and are
+// filled up with zeros to a multiple of 32. Before this the including file defines
+//
+//   kWordLanes<W>                                words of W
+//   load_vector<V>(array)                        W or Float<W> from as many elements
+//   store_floats(array, x)                       and back
+//   codes_at<W>(bytes), put_codes(bytes, W)      bytes as words and back
+//   greatest_lane(W)                             the greatest word
+//   widen_array, narrow_array                    those of CpuKernels
+//
+// Internal linkage.
+namespace demi::kernels {
+namespace {
+
+struct StripRoom {
+  alignas(64) float values[kStrip];
+  alignas(64) std::uint8_t codes[kStrip];
+};
+
+/// The scales of a strip: of its blocks, or of its columns.
+struct StripScales {
+  alignas(64) std::uint32_t greatest[kStrip];
+  alignas(64) float factors[kStrip];
+  alignas(64) std::uint8_t codes[kStrip];
+};
+
+constexpr int filled_up(std::int64_t n) { return static_cast<int>((n + 31) / 32 * 32); }
+
+/// act(column, n) for the strips of a tile.
+template <class Act>
+inline __attribute__((always_inline)) void each_strip(const QuantizeTile& tile, Act act) {
+  for (std::int64_t column = tile.first_column; column < tile.end_column; column += kStrip) {
+    const std::int64_t left = tile.end_column - column;
+    act(column, left < kStrip ? static_cast<int>(left) : kStrip);
+  }
+}
+
+/// The strip's numbers: where they lie, or in `room`.
+inline const float* values_of_strip(const Quantization& q, std::int64_t row, std::int64_t column,
+                                    int n, StripRoom& room) {
+  const std::int64_t at = row * q.columns + column;
+  if (q.storage == Storage::fp32 && n == filled_up(n))
+    return static_cast<const float*>(q.from) + at;
+  widen_array(room.values, static_cast<const std::byte*>(q.from) + at * bytes_of(q.storage),
+              q.storage, n);
+  for (int i = n; i < filled_up(n); ++i) room.values[i] = 0.0f;
+  return room.values;
+}
+
+// E2M1: eight codes of a byte each to four bytes and back.
+
+inline void pack_codes(std::uint8_t* to, const std::uint8_t* from, int n) {
+  int at = 0;
+  for (; at + 8 <= n; at += 8) {
+    std::uint64_t eight;
+    std::memcpy(&eight, from + at, sizeof eight);
+    eight = (eight | eight >> 4) & 0x00FF00FF00FF00FFu;
+    eight = (eight | eight >> 8) & 0x0000FFFF0000FFFFu;
+    const auto packed = static_cast<std::uint32_t>(eight | eight >> 16);
+    std::memcpy(to + at / 2, &packed, sizeof packed);
+  }
+  for (; at < n; at += 2)
+    to[at / 2] = static_cast<std::uint8_t>(from[at] | (at + 1 < n ? from[at + 1] << 4 : 0));
+}
+
+inline void unpack_codes(std::uint8_t* to, const std::uint8_t* from, int n) {
+  int at = 0;
+  for (; at + 8 <= n; at += 8) {
+    std::uint32_t packed;
+    std::memcpy(&packed, from + at / 2, sizeof packed);
+    std::uint64_t eight = packed;
+    eight = (eight | eight << 16) & 0x0000FFFF0000FFFFu;
+    eight = (eight | eight << 8) & 0x00FF00FF00FF00FFu;
+    eight = (eight | eight << 4) & 0x0F0F0F0F0F0F0F0Fu;
+    std::memcpy(to + at, &eight, sizeof eight);
+  }
+  for (; at < n; ++at) to[at] = from[at / 2] >> (at % 2 * 4) & 0xF;
+}
+
+inline std::uint8_t* codes_of_strip(const Quantization& q, std::int64_t row, std::int64_t column) {
+  return q.codes + row * code_bytes(q.format, q.columns) +
+         (q.format == NarrowFormat::e2m1 ? column / 2 : column);
+}
+
+/// Whether the strip's codes lie in memory as the loops have them, a byte each and filled up.
+inline bool lie_as_bytes(const Quantization& q, int n) {
+  return q.format != NarrowFormat::e2m1 && n == filled_up(n);
+}
+
+inline void put_strip(const Quantization& q, std::uint8_t* to, const std::uint8_t* codes, int n) {
+  if (q.format == NarrowFormat::e2m1)
+    pack_codes(to, codes, n);
+  else if (to != codes)
+    std::memcpy(to, codes, static_cast<std::size_t>(n));
+}
+
+/// The bits of the greatest magnitude of n numbers, n a multiple of 32.
+template <class W>
+inline std::uint32_t greatest_of_values(const float* values, int n) {
+  W greatest{};
+  for (int i = 0; i < n; i += kWordLanes<W>)
+    greatest = greater_of(greatest, load_vector<W>(values + i) & kMagnitudeBits);
+  return greatest_lane(greatest);
+}
+
+/// Of each block of 32 or 16.
+template <class W, int block>
+inline void greatest_of_blocks(const float* values, int n, std::uint32_t* greatest) {
+  for (int at = 0; at < n; at += block) {
+    W most{};
+#pragma GCC unroll 4
+    for (int k = 0; k < block; k += kWordLanes<W>)
+      most = greater_of(most, load_vector<W>(values + at + k) & kMagnitudeBits);
+    greatest[at / block] = greatest_lane(most);
+  }
+}
+
+/// Of the columns, so far.
+template <class W>
+inline void raise_columns(const float* values, int n, std::uint32_t* greatest) {
+  for (int i = 0; i < n; i += kWordLanes<W>) {
+    const W most =
+        greater_of(load_vector<W>(greatest + i), load_vector<W>(values + i) & kMagnitudeBits);
+    std::memcpy(greatest + i, &most, sizeof most);
+  }
+}
+
+/// Codes and factors of n blocks from their greatest magnitudes.
+template <class W>
+inline void scale_strip(const Quantization& q, TensorScale of, int n, StripScales& scales) {
+  const auto put = [&](auto scale_of_greatest) {
+    for (int i = 0; i < n; i += kWordLanes<W>) {
+      const BlockScale<W> scale = scale_of_greatest(load_vector<W>(scales.greatest + i));
+      put_codes(scales.codes + i, scale.code);
+      store_floats(scales.factors + i, scale.factor);
+    }
+  };
+  if (is_nv(q.scaling)) return put([&](W greatest) { return nv_scale(q.scaling, of, greatest); });
+  with_format(q.format, [&](auto format) {
+    using F = decltype(format);
+    if (q.scaling == Scaling::mx_floor)
+      put([](W greatest) { return mx_scale_down<F>(greatest); });
+    else
+      put([](W greatest) { return mx_scale_up<F>(greatest); });
+  });
+}
+
+/// Codes of n numbers, n a multiple of 32, times factors[i] or, along a row, factors[i >> shift].
+/// `first` is the first number's place among the random bits.
+using EncodeStrip = void (*)(const float* values, int n, const float* factors, int shift,
+                             RandomStream stream, std::int64_t first, std::uint8_t* codes);
+
+template <class W, class F, class Rounding, bool by_column>
+void encode_strip(const float* values, int n, const float* factors, int shift, RandomStream stream,
+                  std::int64_t first, std::uint8_t* codes) {
+  static constexpr std::uint32_t kCounts[kWords] = {0, 1, 2,  3,  4,  5,  6,  7,
+                                                    8, 9, 10, 11, 12, 13, 14, 15};
+  const auto encode = [&](int at, W random) __attribute__((always_inline)) {
+    Float<W> factor;
+    if constexpr (by_column)
+      factor = load_vector<Float<W>>(factors + at);
+    else
+      factor = all_floats<W>(factors[at >> shift]);
+    put_codes(codes + at, scaled_code<F, Rounding>(load_vector<W>(values + at), factor, random));
+  };
+  auto word = static_cast<std::uint32_t>(first / kCodeGroup * kWords);
+  for (int at = 0; at < n; at += kCodeGroup, word += kWords)
+#pragma GCC unroll 2
+    for (int k = 0; k < kWords; k += kWordLanes<W>) {
+      W random{};
+      if constexpr (Rounding::kDraws)
+        random = random_word(stream, load_vector<W>(kCounts + k) + word);
+      encode(at + k, random & 0xFFFFu);
+      encode(at + k + kWords, random >> 16);
+    }
+}
+
+template <class W, bool by_column>
+EncodeStrip encode_by(const Quantization& q) {
+  EncodeStrip encode = nullptr;
+  with_format(q.format, [&](auto format) {
+    using F = decltype(format);
+    encode = q.by_chance ? encode_strip<W, F, ByFraction, by_column>
+                         : encode_strip<W, F, ToNearest, by_column>;
+  });
+  return encode;
+}
+
+/// `shift` for one factor of a whole strip.
+inline constexpr int kOneFactor = 31;
+inline int shift_of(const Quantization& q) {
+  const int block = block_of(q.scaling);
+  return block == 32 ? 5 : block == 16 ? 4 : kOneFactor;
+}
+
+inline RandomStream stream_of(const Quantization& q) {
+  return q.by_chance ? stream_of(q.key) : RandomStream{};
+}
+
+inline TensorScale tensor_scale_of(const Quantization& q) {
+  return is_nv(q.scaling) ? nv_tensor_scale(q.scaling, *q.greatest) : TensorScale{};
+}
+
+template <class W>
+void quantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
+  StripRoom room;
+  StripScales scales;
+  const int block = block_of(q.scaling);
+  const EncodeStrip encode = encode_by<W, false>(q);
+  const RandomStream stream = stream_of(q);
+  const TensorScale of = tensor_scale_of(q);
+  if (is_of_tensor(q.scaling)) scales.factors[0] = fp32_scale(q.format, q.scaling, *q.greatest);
+  for (std::int64_t row = tile.first_row; row < tile.end_row; ++row) {
+    if (is_of_rows(q.scaling)) {
+      std::uint32_t greatest = 0;
+      each_strip(tile, [&](std::int64_t column, int n) {
+        const float* values = values_of_strip(q, row, column, n, room);
+        greatest = greater_of(greatest, greatest_of_values<W>(values, filled_up(n)));
+      });
+      scales.factors[0] = fp32_scale(q.format, q.scaling, greatest);
+      static_cast<float*>(q.scales)[row] = scales.factors[0];
+    }
+    each_strip(tile, [&](std::int64_t column, int n) {
+      const int length = filled_up(n);
+      const float* values = values_of_strip(q, row, column, n, room);
+      if (block) {
+        const int blocks = (n + block - 1) / block;
+        block == 32 ? greatest_of_blocks<W, 32>(values, length, scales.greatest)
+                    : greatest_of_blocks<W, 16>(values, length, scales.greatest);
+        for (int i = length / block; i < filled_up(blocks); ++i) scales.greatest[i] = 0;
+        scale_strip<W>(q, of, blocks, scales);
+        std::memcpy(static_cast<std::uint8_t*>(q.scales) + row * blocks_along(q) + column / block,
+                    scales.codes, static_cast<std::size_t>(blocks));
+      }
+      std::uint8_t* to = codes_of_strip(q, row, column);
+      std::uint8_t* codes = lie_as_bytes(q, n) ? to : room.codes;
+      encode(values, length, scales.factors, shift_of(q), stream, first_draw(q, row) + column,
+             codes);
+      put_strip(q, to, codes, n);
+    });
+  }
+}
+
+/// act(first_row, end_row) for the rows of a tile that share their columns' scales.
+template <class Act>
+inline void each_band(const Quantization& q, const QuantizeTile& tile, Act act) {
+  const std::int64_t block = block_of(q.scaling) ? block_of(q.scaling) : q.rows;
+  for (std::int64_t row = tile.first_row; row < tile.end_row; row += block)
+    act(row, row + block < tile.end_row ? row + block : tile.end_row);
+}
+
+template <class W>
+void scale_columns(const Quantization& q, TensorScale of, std::int64_t first_row,
+                   std::int64_t column, int n, StripScales& scales) {
+  if (const int block = block_of(q.scaling)) {
+    scale_strip<W>(q, of, filled_up(n), scales);
+    std::memcpy(static_cast<std::uint8_t*>(q.scales) + first_row / block * q.columns + column,
+                scales.codes, static_cast<std::size_t>(n));
+    return;
+  }
+  for (int i = 0; i < filled_up(n); ++i)
+    scales.factors[i] = fp32_scale(q.format, q.scaling, scales.greatest[i]);
+  std::memcpy(static_cast<float*>(q.scales) + column, scales.factors,
+              static_cast<std::size_t>(n) * sizeof(float));
+}
+
+template <class W>
+void quantize_down_columns(const Quantization& q, const QuantizeTile& tile) {
+  StripRoom room;
+  StripScales scales;
+  const EncodeStrip encode = encode_by<W, true>(q);
+  const RandomStream stream = stream_of(q);
+  const TensorScale of = tensor_scale_of(q);
+  each_band(q, tile, [&](std::int64_t first_row, std::int64_t end_row) {
+    each_strip(tile, [&](std::int64_t column, int n) {
+      const int length = filled_up(n);
+      for (int i = 0; i < length; ++i) scales.greatest[i] = 0;
+      for (std::int64_t row = first_row; row < end_row; ++row)
+        raise_columns<W>(values_of_strip(q, row, column, n, room), length, scales.greatest);
+      scale_columns<W>(q, of, first_row, column, n, scales);
+      for (std::int64_t row = first_row; row < end_row; ++row) {
+        const float* values = values_of_strip(q, row, column, n, room);
+        std::uint8_t* to = codes_of_strip(q, row, column);
+        std::uint8_t* codes = lie_as_bytes(q, n) ? to : room.codes;
+        encode(values, length, scales.factors, 0, stream, first_draw(q, row) + column, codes);
+        put_strip(q, to, codes, n);
+      }
+    });
+  });
+}
+
+/// Numbers of n codes, n a multiple of 32, times their factors or, of FP32 scales, divided by them.
+using DecodeStrip = void (*)(const std::uint8_t* codes, int n, const float* factors, int shift,
+                             float* values);
+
+template <class W, class F, bool by_column, bool divides>
+void decode_strip(const std::uint8_t* codes, int n, const float* factors, int shift,
+                  float* values) {
+  for (int at = 0; at < n; at += kWordLanes<W>) {
+    Float<W> factor;
+    if constexpr (by_column)
+      factor = load_vector<Float<W>>(factors + at);
+    else
+      factor = all_floats<W>(factors[at >> shift]);
+    const Float<W> number = number_of<F>(codes_at<W>(codes + at));
+    store_floats(values + at, divides ? number / factor : number * factor);
+  }
+}
+
+template <class W, bool by_column>
+DecodeStrip decode_by(const Quantization& q) {
+  DecodeStrip decode = nullptr;
+  with_format(q.format, [&](auto format) {
+    using F = decltype(format);
+    decode = block_of(q.scaling) ? decode_strip<W, F, by_column, false>
+                                 : decode_strip<W, F, by_column, true>;
+  });
+  return decode;
+}
+
+/// The factors of n blocks from their scales.
+template <class W>
+inline void read_scales(const Quantization& q, const std::uint8_t* from, int n,
+                        StripScales& scales) {
+  std::memcpy(scales.codes, from, static_cast<std::size_t>(n));
+  for (int i = n; i < filled_up(n); ++i) scales.codes[i] = 0;
+  for (int i = 0; i < n; i += kWordLanes<W>) {
+    const W code = codes_at<W>(scales.codes + i);
+    store_floats(scales.factors + i, is_nv(q.scaling) ? number_of<E4m3>(code) * *q.tensor_scale
+                                                      : power_from_e8m0(code));
+  }
+}
+
+inline void decode_row(const Quantization& q, DecodeStrip decode, std::int64_t row,
+                       std::int64_t column, int n, const float* factors, StripRoom& room) {
+  const std::uint8_t* codes = codes_of_strip(q, row, column);
+  if (!lie_as_bytes(q, n)) {
+    if (q.format == NarrowFormat::e2m1)
+      unpack_codes(room.codes, codes, n);
+    else
+      std::memcpy(room.codes, codes, static_cast<std::size_t>(n));
+    for (int i = n; i < filled_up(n); ++i) room.codes[i] = 0;
+    codes = room.codes;
+  }
+  std::byte* to = static_cast<std::byte*>(q.to) + (row * q.columns + column) * bytes_of(q.storage);
+  const bool is_direct = q.storage == Storage::fp32 && n == filled_up(n);
+  float* values = is_direct ? reinterpret_cast<float*>(to) : room.values;
+  decode(codes, filled_up(n), factors, shift_of(q), values);
+  if (!is_direct) narrow_array(to, q.storage, values, n);
+}
+
+template <class W>
+void dequantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
+  StripRoom room;
+  StripScales scales;
+  const int block = block_of(q.scaling);
+  const DecodeStrip decode = decode_by<W, false>(q);
+  for (std::int64_t row = tile.first_row; row < tile.end_row; ++row) {
+    if (!block)
+      scales.factors[0] = static_cast<const float*>(q.scales)[is_of_tensor(q.scaling) ? 0 : row];
+    each_strip(tile, [&](std::int64_t column, int n) {
+      if (block)
+        read_scales<W>(
+            q, static_cast<const std::uint8_t*>(q.scales) + row * blocks_along(q) + column / block,
+            (n + block - 1) / block, scales);
+      decode_row(q, decode, row, column, n, scales.factors, room);
+    });
+  }
+}
+
+template <class W>
+void dequantize_down_columns(const Quantization& q, const QuantizeTile& tile) {
+  StripRoom room;
+  StripScales scales;
+  const DecodeStrip decode = decode_by<W, true>(q);
+  each_band(q, tile, [&](std::int64_t first_row, std::int64_t end_row) {
+    each_strip(tile, [&](std::int64_t column, int n) {
+      if (const int block = block_of(q.scaling)) {
+        const auto* from = static_cast<const std::uint8_t*>(q.scales);
+        read_scales<W>(q, from + first_row / block * q.columns + column, n, scales);
+      } else {
+        std::memcpy(scales.factors, static_cast<const float*>(q.scales) + column,
+                    static_cast<std::size_t>(n) * sizeof(float));
+      }
+      const int factors = filled_up(n);
+      for (int i = n; i < factors; ++i) scales.factors[i] = 1.0f;
+      for (std::int64_t row = first_row; row < end_row; ++row)
+        decode_row(q, decode, row, column, n, scales.factors, room);
+    });
+  });
+}
+
+inline bool has_scales_of_columns(const Quantization& q) {
+  return q.down && !is_of_tensor(q.scaling);
+}
+
+/// The scales of the whole tensor, which all pieces compute and the first one writes.
+inline void put_tensor_scale(const Quantization& q) {
+  if (is_nv(q.scaling)) *q.tensor_scale = nv_tensor_scale(q.scaling, *q.greatest).scale;
+  if (is_of_tensor(q.scaling))
+    *static_cast<float*>(q.scales) = fp32_scale(q.format, q.scaling, *q.greatest);
+}
+
+template <class W>
+void quantize_pieces_by(const Quantization& q, std::int64_t begin, std::int64_t end) {
+  if (begin == 0 && end > 0) put_tensor_scale(q);
+  for (std::int64_t i = begin; i < end; ++i)
+    has_scales_of_columns(q) ? quantize_down_columns<W>(q, tile_at(q, i))
+                             : quantize_along_rows<W>(q, tile_at(q, i));
+}
+
+template <class W>
+void dequantize_pieces_by(const Quantization& q, std::int64_t begin, std::int64_t end) {
+  for (std::int64_t i = begin; i < end; ++i)
+    has_scales_of_columns(q) ? dequantize_down_columns<W>(q, tile_at(q, i))
+                             : dequantize_along_rows<W>(q, tile_at(q, i));
+}
+
+template <class W>
+std::uint32_t greatest_magnitude_by(const void* values, Storage storage, std::int64_t n) {
+  StripRoom room;
+  Quantization q{};
+  q.rows = 1;
+  q.columns = n;
+  q.from = values;
+  q.storage = storage;
+  std::uint32_t greatest = 0;
+  each_strip({0, 1, 0, n}, [&](std::int64_t column, int length) {
+    const float* strip = values_of_strip(q, 0, column, length, room);
+    greatest = greater_of(greatest, greatest_of_values<W>(strip, filled_up(length)));
+  });
+  return greatest;
+}
+
+}  // namespace
+}  // namespace demi::kernels
