@@ -387,6 +387,18 @@ void profiler_0() {
     std::printf("%s %s %.3f ms\n", op.name.c_str(), op.dtype.c_str(), op.ms);
 }
 
+void quantization_0(const torch::Tensor& x, const torch::Tensor& gradient) {
+  namespace quantization = demi::quantization;
+  quantization::Quantized mxfp8 = quantization::quantize(x);
+  torch::Tensor seen = quantization::dequantize(mxfp8);
+
+  quantization::Options options{.format = quantization::NarrowFormat::e2m1,
+                                .scaling = quantization::Scaling::nv};
+  options.down = true;
+  options.by_chance = {.seed = 1, .tensor = 4, .product = 2, .step = 100};
+  quantization::Quantized nvfp4 = quantization::quantize(gradient, options);
+}
+
 void recompute_0(
     std::vector<torch::nn::Linear>& blocks, at::Tensor& x, const at::Tensor& mask,
     const std::function<std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&)>& two_heads) {
