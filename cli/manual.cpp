@@ -56,17 +56,20 @@ const settings::Setting* setting_of(const OptionInfo& option) {
   return nullptr;
 }
 
-// The settings that the command has: "", all, or all but a few.
+// The settings that the command has: "", all, all but a few, or a few.
 std::string settings_of(const CommandInfo& command) {
   std::set<std::string> has;
   for (const OptionInfo& option : command.options)
     if (const settings::Setting* setting = setting_of(option)) has.insert(setting->name);
   if (has.empty()) return "";
-  std::vector<std::string> without;
+  std::vector<std::string> with, without;
   for (const settings::Setting& setting : settings::all_settings())
-    if (!has.contains(setting.name)) without.push_back("\\fB" + roff("--" + setting.name) + "\\fR");
-  return fmt::format(".PP\nAnd the options of SETTINGS{}.\n",
-                     without.empty() ? "" : fmt::format(", without {}", fmt::join(without, ", ")));
+    (has.contains(setting.name) ? with : without)
+        .push_back("\\fB" + roff("--" + setting.name) + "\\fR");
+  if (without.empty()) return ".PP\nAnd the options of SETTINGS.\n";
+  const bool has_few = with.size() < without.size();
+  return fmt::format(".PP\nAnd the options of SETTINGS{} {}.\n", has_few ? ":" : ", without",
+                     fmt::join(has_few ? with : without, ", "));
 }
 
 std::string section_of(const CommandInfo& command) {

@@ -155,11 +155,16 @@ int main(int argc, char** argv) {
        .clip_norm = 0.5,
        .read_every = 0,
        .graph = demi::loop::GraphMode::automatic});
-  // In the region, as in training: the ratio of the first step is 1.
-  const auto run = [&, on = device, in = dtype](const torch::Tensor& states) {
-    const demi::Autocast region(on.type(), in);
-    return network.forward(states).to(torch::kFloat);
-  };
+  // In the region, as in training: the ratio of the first step is 1. What the policy does is
+  // recorded, too, in the memory of the step's graphs.
+  demi::loop::GraphedCall act(
+      {&network},
+      [&, on = device, dtype = dtype](const Tensors& in) {
+        const demi::Autocast region(on.type(), dtype);
+        return Tensors{network.forward(in[0]).to(torch::kFloat)};
+      },
+      {.device = device}, step);
+  const auto run = [&](const torch::Tensor& states) { return act({states}).front(); };
 
   Poles poles(device);
   double first = 0, last = 0;

@@ -81,8 +81,9 @@ struct WorkTrace::Open final : at::ObserverContext {
 };
 
 WorkTrace::Thread& WorkTrace::thread() {
-  thread_local Thread own;
-  return own;
+  // Not the object itself: a library that dlopen loads has little room for those of threads.
+  thread_local const auto own = std::make_unique<Thread>();
+  return *own;
 }
 
 std::unique_ptr<WorkTrace> WorkTrace::begin(const NamedTensors& given, const NamedTensors& held,

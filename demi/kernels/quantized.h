@@ -24,14 +24,14 @@ enum class NarrowFormat : std::uint8_t { e4m3, e5m2, e2m1 };
 /// nv, nv_torchao: NVFP4, an E4M3 scale for 16 elements, times an FP32 one of the tensor. nv rounds
 /// as TransformerEngine, nv_torchao as torchao, whose scales are not below 2^-6.
 enum class Scaling : std::uint8_t {
-  tensor,
-  tensor_power_of_two,
-  row,
-  row_power_of_two,
-  mx_ceil,
-  mx_floor,
-  nv,
-  nv_torchao
+  tensor,               // FP32, one for all
+  tensor_power_of_two,  // the same, a power of two
+  row,                  // FP32, one for a row or a column
+  row_power_of_two,     // the same, a power of two
+  mx_ceil,              // E8M0 for 32 elements, NVIDIA's RCEIL
+  mx_floor,             // E8M0 for 32 elements, OCP 1.0
+  nv,                   // E4M3 for 16 elements and FP32 for all, TransformerEngine's
+  nv_torchao            // the same, torchao's
 };
 
 /// Elements that share a scale; 0: all of the tensor, or of the row.

@@ -205,7 +205,7 @@ class DEMI_API Step {
   /// The time since the Step was made, by phase. What lies between two calls counts as `other`:
   /// enter another phase here.
   profile::PhaseTimer& phases();
-  using GraphCounts = loop::GraphCounts;
+  using GraphCounts = loop::GraphCounts;  // the name that it had here first
   /// What has become of Options::graph: replays are of batches and of finish(). Waits for nothing.
   GraphCounts graph_counts() const;
   /// What its graphs share with others that are replayed between its steps.

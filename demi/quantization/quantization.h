@@ -17,7 +17,7 @@ using kernels::Scaling;
 /// What the random bits of a rounding by chance depend on besides the element's place: nothing else
 /// does, so no number of threads, rank, device or resumed run changes a bit.
 struct RandomRounding {
-  std::uint64_t seed;
+  std::uint64_t seed;     // of the run
   std::uint32_t tensor;   // which tensor of the network, below 2^30
   std::uint32_t product;  // which of the products of a layer reads it, below 4
   std::uint32_t step;     // which step of the run
@@ -25,8 +25,8 @@ struct RandomRounding {
 
 /// How a tensor is quantized.
 struct Options {
-  NarrowFormat format = NarrowFormat::e4m3;
-  Scaling scaling = Scaling::mx_ceil;  // nv and nv_torchao need e2m1
+  NarrowFormat format = NarrowFormat::e4m3;  // of the codes
+  Scaling scaling = Scaling::mx_ceil;        // nv and nv_torchao need e2m1
   /// Blocks are neighbours in the last dimension, which a product with it sums over. With `down`
   /// they are neighbours in the dimension of all the others together, as tokens are.
   bool down = false;
