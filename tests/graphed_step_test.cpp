@@ -128,17 +128,18 @@ TEST(GraphedStep, AnotherKindOfStepIsRecordedAnew) {
 // As when a run has found which layers need FP32.
 TEST(GraphedStep, APolicyOfAPartReachesTheNextStep) {
   const Work work = [](Training& training) {
-    for (int i = 0; i < 30; ++i) {
-      if (i == 10) demi::apply(demi::Policy("float32"), *training.net->last);
-      if (i == 20) demi::unapply(*training.net->last);
+    for (int i = 0; i < 40; ++i) {
+      if (i == 10) demi::apply(demi::Policy("mixed_bfloat16"), *training.net->last);
+      if (i == 20) demi::apply(demi::Policy("float32"), *training.net->last);
+      if (i == 30) demi::unapply(*training.net->last);
       training.take(i);
     }
   };
-  expect_same_run({}, work, 30);
+  expect_same_run({}, work, 40);
   Training training({}, GraphMode::on);
   work(training);
-  EXPECT_EQ(training.step->graph_counts().recorded, 4)
-      << "two kinds of batch and of finish(); the first comes back";
+  EXPECT_EQ(training.step->graph_counts().recorded, 6)
+      << "three kinds of batch and of finish(); the first comes back";
 }
 
 TEST(GraphedStep, PlainStepsMayStandBetweenReplays) {
