@@ -35,8 +35,8 @@ struct Setup {
   /// The schedules, one for each optimizer, or none. They are made anew for each fit, which holds
   /// them, too.
   std::vector<std::shared_ptr<optim::lr::Scheduler>> schedules;
-  std::list<Watcher> watchers;     // one may add another while they are called
-  loop::GraphCounts graphs;  // of the last fit
+  std::list<Watcher> watchers;  // one may add another while they are called
+  loop::GraphCounts graphs;     // of the last fit
 
   /// Whether a fit, or a checkpoint, has set the averages going.
   bool average_is_begun = false;
