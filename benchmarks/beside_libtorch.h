@@ -1,6 +1,6 @@
 #pragma once
 
-// What benchmarks of an operator beside LibTorch's operators share: forward and backward of both in
+// Benchmarks of an operator beside LibTorch's operators share this: forward and backward of both in
 // turn, memory kept as the program keeps it, the least time of each.
 #include <torch/torch.h>
 

@@ -15,7 +15,7 @@ namespace demi::data {
 /// stream that is current then, which the readers' streams wait for. Any thread.
 class DEMI_API EpochOnDevice {
  public:
-  /// Of an epoch: (examples, ...) on the CPU. A pure function.
+  /// The decisions for an epoch, (examples, ...) on the CPU. A pure function.
   using Make = std::function<at::Tensor(int64_t epoch)>;
 
   explicit EpochOnDevice(c10::Device device) : device_(device) {}

@@ -27,11 +27,6 @@ std::shared_ptr<torch::nn::Module> together(const std::vector<torch::nn::Module*
   return job.module();
 }
 
-class RecordedCalls final : public RecordedWork {
- public:
-  using RecordedWork::RecordedWork;
-};
-
 // A call knows of no gradient, region or mode of its caller.
 class OfItsOwn {
  public:
@@ -49,7 +44,7 @@ struct GraphedCall::Impl final : tensor::ReplacementObserver {
   std::shared_ptr<torch::nn::Module> module;
   Function function;
   c10::Device device;
-  std::optional<RecordedCalls> calls;  // none: the mode is off
+  std::optional<RecordedWork> calls;  // none: the mode is off
 
   Impl(const std::vector<torch::nn::Module*>& modules, Function of, CallOptions options,
        std::shared_ptr<GraphMemory> memory, bool is_beside)
@@ -98,7 +93,7 @@ GraphedCall& GraphedCall::operator=(GraphedCall&&) noexcept = default;
 
 GraphedCall::Tensors GraphedCall::operator()(const Tensors& given) {
   if (!impl_->calls) return plainly(given);
-  RecordedCalls& calls = *impl_->calls;
+  RecordedWork& calls = *impl_->calls;
   if (!calls.records()) return plainly(given);
   calls.require_device(given);
   const OfItsOwn own(impl_->device);

@@ -307,7 +307,6 @@ bool RecordedWork::is_steady(Kind& kind) {
 // One warning is enough: what is at fault is often the same for all kinds.
 void RecordedWork::give_up(Kind& kind, const std::string& reason) {
   kind = Kind{.used = kind.used, .is_refused = true};
-  has_given_up();
   const bool is_first = refusal_.empty();
   if (is_first) refusal_ = reason;
   if (mode_ == GraphMode::on)

@@ -117,8 +117,6 @@ class RecordedWork {
   }
   /// What a derived class adds. Before a run that is no replay:
   virtual void will_run_plainly(const Tensors& /*given*/) {}
-  /// The kind of the run that is under way runs plainly from now on, or an exception follows.
-  virtual void has_given_up() {}
   /// Tensors that are others each time, and are known.
   virtual Tensors also_given() const { return {}; }
   virtual void will_record() {}

@@ -117,11 +117,6 @@ void StepGraphs::will_run_plainly(const Tensors& given) {
   if (!given.empty()) is_plain_ = true;  // a batch
 }
 
-void StepGraphs::has_given_up() {
-  gradients_.reset();
-  is_plain_ = true;
-}
-
 StepGraphs::Tensors StepGraphs::also_given() const {
   Tensors gradients;
   for (const at::Tensor& p : parameters())

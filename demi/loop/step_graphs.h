@@ -56,7 +56,6 @@ class StepGraphs final : private RecordedWork {
 
   graph::WorkTrace::Work kind_of_work(const Tensors& given) const override;
   void will_run_plainly(const Tensors& given) override;
-  void has_given_up() override;
   Tensors also_given() const override;
   void will_record() override;
   void recording_failed() override;
