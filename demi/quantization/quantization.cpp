@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <string>
 #include <vector>
 
 #include "demi/core/error.h"
@@ -50,6 +51,16 @@ void require_quantizable(const at::Tensor& values, const Options& options) {
                       .seen = options.format == NarrowFormat::e4m3 ? "e4m3" : "e5m2",
                       .accepted = "e2m1",
                       .advice = "use Scaling::mx_ceil for 8 bits"});
+  if (!options.by_chance) return;
+  const auto require_below = [](const char* what, std::uint32_t seen, std::uint32_t bound) {
+    if (seen >= bound)
+      throw UsageError({.where = kWhere,
+                        .what = what,
+                        .seen = std::to_string(seen),
+                        .accepted = "0 to " + std::to_string(bound - 1)});
+  };
+  require_below("RandomRounding::tensor is out of range", options.by_chance->tensor, 1U << 30);
+  require_below("RandomRounding::product is out of range", options.by_chance->product, 4);
 }
 
 at::ScalarType code_dtype(NarrowFormat format) {
@@ -86,6 +97,36 @@ std::vector<std::int64_t> scale_sizes(const Quantization& q) {
   if (kernels::block_of(q.scaling) == 0) return {kernels::scales_of(q)};
   return q.down ? std::vector<std::int64_t>{kernels::blocks_along(q), q.columns}
                 : std::vector<std::int64_t>{q.rows, kernels::blocks_along(q)};
+}
+
+/// A Quantized may have been put together by a program, and kernels read as its sizes say.
+at::Tensor required(const at::Tensor& tensor, const char* what, at::IntArrayRef sizes,
+                    at::ScalarType dtype, c10::Device device) {
+  if (tensor.defined() && tensor.sizes() == sizes && tensor.scalar_type() == dtype &&
+      tensor.device() == device)
+    return tensor.contiguous();
+  const auto words = [](at::IntArrayRef of, at::ScalarType in, c10::Device on) {
+    return c10::str(of, " of ", c10::toString(in), " on ", on);
+  };
+  throw UsageError(
+      {.where = "quantization.dequantize",
+       .what = std::string(what) + " are not those of a tensor of these sizes and this format",
+       .seen = tensor.defined() ? words(tensor.sizes(), tensor.scalar_type(), tensor.device())
+                                : "an undefined tensor",
+       .accepted = words(sizes, dtype, device),
+       .advice = "pass what quantize() gave"});
+}
+
+void require_consistent(Quantized& quantized, const Quantization& q) {
+  const c10::Device device = quantized.codes.defined() ? quantized.codes.device() : at::kCPU;
+  quantized.codes =
+      required(quantized.codes, "codes", {q.rows, kernels::code_bytes(q.format, q.columns)},
+               code_dtype(q.format), device);
+  quantized.scales =
+      required(quantized.scales, "scales", scale_sizes(q), scale_dtype(q.scaling), device);
+  if (kernels::is_nv(q.scaling))
+    quantized.tensor_scale =
+        required(quantized.tensor_scale, "tensor_scale", {1}, at::kFloat, device);
 }
 
 /// The kernels of the tensors' device: one of the two, or none where the CPU has to do it.
@@ -194,8 +235,17 @@ Quantized quantize(const at::Tensor& values, const Options& options) {
   return result;
 }
 
-at::Tensor dequantize(const Quantized& quantized, at::ScalarType dtype) {
+at::Tensor dequantize(const Quantized& given, at::ScalarType dtype) {
   require_kernel_dtype("quantization.dequantize", dtype);
+  Quantized quantized = given;
+  require(!quantized.sizes.empty() &&
+              std::ranges::all_of(quantized.sizes, [](auto n) { return n >= 0; }),
+          {.where = "quantization.dequantize",
+           .what = "the sizes are those of no quantized tensor",
+           .seen = c10::str(at::IntArrayRef(quantized.sizes)),
+           .accepted = "one dimension or more"});
+  Quantization q = matrix_of(quantized.sizes, quantized.format, quantized.scaling, quantized.down);
+  require_consistent(quantized, q);
   const c10::OptionalDeviceGuard on_device(quantized.codes.device());
   const KernelsOfDevice kernels = kernels_for(quantized.codes);
   if (!kernels.cpu && !kernels.cuda) {
@@ -206,7 +256,6 @@ at::Tensor dequantize(const Quantized& quantized, at::ScalarType dtype) {
   }
   const at::Tensor to = at::empty(quantized.sizes, quantized.codes.options().dtype(dtype));
   if (to.numel() == 0) return to;
-  Quantization q = matrix_of(quantized.sizes, quantized.format, quantized.scaling, quantized.down);
   const auto data_of = [](const at::Tensor& tensor) {
     return tensor.defined() ? const_cast<void*>(tensor.const_data_ptr()) : nullptr;
   };

@@ -61,11 +61,12 @@ struct Quantized {
 /// On a CPU with all threads, and with the same bits for any number of them. On CUDA in a few
 /// launches on the current stream, without synchronising, where the kernels are usable
 /// (kernels::path_for); elsewhere on the CPU, and copied back. Throws UsageError for another dtype,
-/// a tensor without dimensions, nv with a format other than e2m1.
+/// a tensor without dimensions, nv with a format other than e2m1, a RandomRounding out of range.
 DEMI_API Quantized quantize(const at::Tensor& values, const Options& options = {});
 
 /// The numbers that codes and scales stand for, of the sizes that were quantized: fp32, or rounded
-/// to bf16 or fp16. Devices and synchronisation as quantize(). Throws UsageError for another dtype.
+/// to bf16 or fp16. Devices and synchronisation as quantize(). Throws UsageError for another dtype,
+/// and for codes and scales that are not those of `sizes`, format and scaling.
 DEMI_API at::Tensor dequantize(const Quantized& quantized, at::ScalarType dtype = at::kFloat);
 
 }  // namespace demi::quantization

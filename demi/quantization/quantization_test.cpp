@@ -184,6 +184,36 @@ TEST(Quantization, WhatCannotBeQuantizedIsSaid) {
               HasSubstr("seen: e5m2; accepted: e2m1"));
   EXPECT_THAT(complaint_of([] { dequantize(quantize(at::zeros({4})), at::kDouble); }),
               HasSubstr("[quantization.dequantize]"));
+  EXPECT_THAT(
+      complaint_of([] { quantize(at::zeros({4}), {.by_chance = RandomRounding{.product = 4}}); }),
+      HasSubstr("RandomRounding::product is out of range; seen: 4; accepted: 0 to 3"));
+}
+
+// Kernels read as the sizes say.
+TEST(Quantization, CodesAndScalesOfOtherSizesAreRefused) {
+  const Options nv{NarrowFormat::e2m1, Scaling::nv};
+  const auto spoiled = [&](const auto& spoil) {
+    Quantized made = quantize(at::arange(128, at::kFloat).view({4, 32}), nv);
+    spoil(made);
+    return complaint_of([&] { dequantize(made); });
+  };
+  EXPECT_EQ(spoiled([](Quantized&) {}), "");
+  EXPECT_THAT(spoiled([](Quantized& q) { q.sizes = {400, 32}; }), HasSubstr("codes are not those"));
+  EXPECT_THAT(spoiled([](Quantized& q) { q.sizes = {}; }), HasSubstr("no quantized tensor"));
+  EXPECT_THAT(spoiled([](Quantized& q) { q.codes = at::Tensor(); }),
+              HasSubstr("an undefined tensor"));
+  EXPECT_THAT(spoiled([](Quantized& q) { q.scales = q.scales.narrow(0, 0, 1); }),
+              HasSubstr("scales are not those"));
+  EXPECT_THAT(spoiled([](Quantized& q) { q.tensor_scale = at::Tensor(); }),
+              HasSubstr("tensor_scale"));
+  EXPECT_THAT(spoiled([](Quantized& q) { q.format = NarrowFormat::e4m3; }), HasSubstr("codes"));
+}
+
+TEST(Quantization, CodesMayBeAnyView) {
+  const Quantized made = quantize(at::arange(256, at::kFloat).view({4, 64}));
+  Quantized view = made;
+  view.codes = made.codes.view(at::kByte).t().contiguous().t().view(at::kFloat8_e4m3fn);
+  EXPECT_TRUE(at::equal(dequantize(view), dequantize(made)));
 }
 
 }  // namespace
