@@ -1,5 +1,6 @@
 #pragma once
 
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -116,15 +117,28 @@ inline std::uint32_t greatest_of_values(const float* values, int n) {
   return greatest_lane(greatest);
 }
 
-/// Of each block of 32 or 16.
-template <class W, int block>
-inline void greatest_of_blocks(const float* values, int n, std::uint32_t* greatest) {
+/// Of each block of 32 or 16. `values`: FP32 numbers or their bits.
+template <class W, int block, class T>
+inline void greatest_of_blocks(const T* values, int n, std::uint32_t* greatest) {
   for (int at = 0; at < n; at += block) {
     W most{};
 #pragma GCC unroll 4
     for (int k = 0; k < block; k += kWordLanes<W>)
       most = greater_of(most, load_vector<W>(values + at + k) & kMagnitudeBits);
     greatest[at / block] = greatest_lane(most);
+  }
+}
+/// Of each block, which may lie where the values do.
+template <class W, class T>
+inline void greatest_by_block(int block, const T* values, int n, std::uint32_t* greatest) {
+  if (block == 16) return greatest_of_blocks<W, 16>(values, n, greatest);
+  greatest_of_blocks<W, 32>(values, n, greatest);
+  if (block == 32) return;
+  const int in_block = block / 32, parts = n / 32;
+  for (int at = 0; at < parts; at += in_block) {
+    std::uint32_t most = 0;
+    for (int k = at; k < parts && k < at + in_block; ++k) most = greater_of(most, greatest[k]);
+    greatest[at / in_block] = most;
   }
 }
 
@@ -156,6 +170,31 @@ inline void scale_strip(const Quantization& q, TensorScale of, int n, StripScale
     else
       put([](W greatest) { return mx_scale_up<F>(greatest); });
   });
+}
+
+/// Scales of a strip of n columns.
+inline int scales_of_strip(const Quantization& q, int n) {
+  return is_by_columns(q) ? n : static_cast<int>(blocks_over(n, block_of(q.scaling)));
+}
+
+/// The scales of `count` neighbours from their greatest magnitudes: written from `place` on, and
+/// what numbers are multiplied by.
+template <class W>
+void put_scales(const Quantization& q, TensorScale of, std::int64_t place, int count,
+                StripScales& scales) {
+  const int length = filled_up(count);
+  if (has_fp32_scales(q.scaling)) {
+    for (int i = 0; i < count; ++i)
+      scales.factors[i] = fp32_scale(q.format, q.scaling, scales.greatest[i]);
+    for (int i = count; i < length; ++i) scales.factors[i] = 0;
+    std::memcpy(static_cast<float*>(q.scales) + place, scales.factors,
+                static_cast<std::size_t>(count) * sizeof(float));
+  } else {
+    for (int i = count; i < length; ++i) scales.greatest[i] = 0;
+    scale_strip<W>(q, of, length, scales);
+    std::memcpy(static_cast<std::uint8_t*>(q.scales) + place, scales.codes,
+                static_cast<std::size_t>(count));
+  }
 }
 
 /// Codes of n numbers, n a multiple of 32, times factors[i] or, along a row, factors[i >> shift].
@@ -199,11 +238,10 @@ EncodeStrip encode_by(const Quantization& q) {
   return encode;
 }
 
-/// `shift` for one factor of a whole strip.
-inline constexpr int kOneFactor = 31;
+/// 31: one factor of a whole strip.
 inline int shift_of(const Quantization& q) {
   const int block = block_of(q.scaling);
-  return block == 32 ? 5 : block == 16 ? 4 : kOneFactor;
+  return block != 0 ? std::countr_zero(static_cast<unsigned>(block)) : 31;
 }
 
 inline RandomStream stream_of(const Quantization& q) {
@@ -219,6 +257,7 @@ void quantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
   StripRoom room;
   StripScales scales;
   const int block = block_of(q.scaling);
+  const ScaleGrid grid = grid_of(q);
   const EncodeStrip encode = encode_by<W, false>(q);
   const RandomStream stream = stream_of(q);
   const TensorScale of = tensor_scale_of(q);
@@ -230,20 +269,15 @@ void quantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
         const float* values = values_of_strip(q, row, column, n, room);
         greatest = greater_of(greatest, greatest_of_values<W>(values, filled_up(n)));
       });
-      scales.factors[0] = fp32_scale(q.format, q.scaling, greatest);
-      static_cast<float*>(q.scales)[row] = scales.factors[0];
+      scales.greatest[0] = greatest;
+      put_scales<W>(q, of, row, 1, scales);
     }
     each_strip(tile, [&](std::int64_t column, int n) {
       const int length = filled_up(n);
       const float* values = values_of_strip(q, row, column, n, room);
       if (block) {
-        const int blocks = (n + block - 1) / block;
-        block == 32 ? greatest_of_blocks<W, 32>(values, length, scales.greatest)
-                    : greatest_of_blocks<W, 16>(values, length, scales.greatest);
-        for (int i = length / block; i < filled_up(blocks); ++i) scales.greatest[i] = 0;
-        scale_strip<W>(q, of, blocks, scales);
-        std::memcpy(static_cast<std::uint8_t*>(q.scales) + row * blocks_along(q) + column / block,
-                    scales.codes, static_cast<std::size_t>(blocks));
+        greatest_by_block<W>(block, values, length, scales.greatest);
+        put_scales<W>(q, of, grid.place(row, column), scales_of_strip(q, n), scales);
       }
       std::uint8_t* to = codes_of_strip(q, row, column);
       std::uint8_t* codes = lie_as_bytes(q, n) ? to : room.codes;
@@ -254,34 +288,21 @@ void quantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
   }
 }
 
-/// act(first_row, end_row) for the rows of a tile that share their columns' scales.
+/// act(first_row, end_row) for the rows of a tile that share scales.
 template <class Act>
 inline void each_band(const Quantization& q, const QuantizeTile& tile, Act act) {
-  const std::int64_t block = block_of(q.scaling) ? block_of(q.scaling) : q.rows;
+  const std::int64_t block = grid_of(q).block_rows;
   for (std::int64_t row = tile.first_row; row < tile.end_row; row += block)
     act(row, row + block < tile.end_row ? row + block : tile.end_row);
 }
 
 template <class W>
-void scale_columns(const Quantization& q, TensorScale of, std::int64_t first_row,
-                   std::int64_t column, int n, StripScales& scales) {
-  if (const int block = block_of(q.scaling)) {
-    scale_strip<W>(q, of, filled_up(n), scales);
-    std::memcpy(static_cast<std::uint8_t*>(q.scales) + first_row / block * q.columns + column,
-                scales.codes, static_cast<std::size_t>(n));
-    return;
-  }
-  for (int i = 0; i < filled_up(n); ++i)
-    scales.factors[i] = fp32_scale(q.format, q.scaling, scales.greatest[i]);
-  std::memcpy(static_cast<float*>(q.scales) + column, scales.factors,
-              static_cast<std::size_t>(n) * sizeof(float));
-}
-
-template <class W>
-void quantize_down_columns(const Quantization& q, const QuantizeTile& tile) {
+void quantize_across_rows(const Quantization& q, const QuantizeTile& tile) {
   StripRoom room;
   StripScales scales;
-  const EncodeStrip encode = encode_by<W, true>(q);
+  const bool square = is_square(q.scaling);
+  const ScaleGrid grid = grid_of(q);
+  const EncodeStrip encode = square ? encode_by<W, false>(q) : encode_by<W, true>(q);
   const RandomStream stream = stream_of(q);
   const TensorScale of = tensor_scale_of(q);
   each_band(q, tile, [&](std::int64_t first_row, std::int64_t end_row) {
@@ -290,12 +311,15 @@ void quantize_down_columns(const Quantization& q, const QuantizeTile& tile) {
       for (int i = 0; i < length; ++i) scales.greatest[i] = 0;
       for (std::int64_t row = first_row; row < end_row; ++row)
         raise_columns<W>(values_of_strip(q, row, column, n, room), length, scales.greatest);
-      scale_columns<W>(q, of, first_row, column, n, scales);
+      if (square)
+        greatest_by_block<W>(block_of(q.scaling), scales.greatest, length, scales.greatest);
+      put_scales<W>(q, of, grid.place(first_row, column), scales_of_strip(q, n), scales);
       for (std::int64_t row = first_row; row < end_row; ++row) {
         const float* values = values_of_strip(q, row, column, n, room);
         std::uint8_t* to = codes_of_strip(q, row, column);
         std::uint8_t* codes = lie_as_bytes(q, n) ? to : room.codes;
-        encode(values, length, scales.factors, 0, stream, first_draw(q, row) + column, codes);
+        encode(values, length, scales.factors, shift_of(q), stream, first_draw(q, row) + column,
+               codes);
         put_strip(q, to, codes, n);
       }
     });
@@ -325,17 +349,21 @@ DecodeStrip decode_by(const Quantization& q) {
   DecodeStrip decode = nullptr;
   with_format(q.format, [&](auto format) {
     using F = decltype(format);
-    decode = block_of(q.scaling) ? decode_strip<W, F, by_column, false>
-                                 : decode_strip<W, F, by_column, true>;
+    decode = has_fp32_scales(q.scaling) ? decode_strip<W, F, by_column, true>
+                                        : decode_strip<W, F, by_column, false>;
   });
   return decode;
 }
 
-/// The factors of n blocks from their scales.
+/// The factors of n scales from `place` on.
 template <class W>
-inline void read_scales(const Quantization& q, const std::uint8_t* from, int n,
-                        StripScales& scales) {
-  std::memcpy(scales.codes, from, static_cast<std::size_t>(n));
+inline void read_scales(const Quantization& q, std::int64_t place, int n, StripScales& scales) {
+  const auto bytes = static_cast<std::size_t>(n);
+  if (has_fp32_scales(q.scaling)) {
+    std::memcpy(scales.factors, static_cast<const float*>(q.scales) + place, bytes * sizeof(float));
+    return;
+  }
+  std::memcpy(scales.codes, static_cast<const std::uint8_t*>(q.scales) + place, bytes);
   for (int i = n; i < filled_up(n); ++i) scales.codes[i] = 0;
   for (int i = 0; i < n; i += kWordLanes<W>) {
     const W code = codes_at<W>(scales.codes + i);
@@ -366,45 +394,30 @@ template <class W>
 void dequantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
   StripRoom room;
   StripScales scales;
-  const int block = block_of(q.scaling);
+  const ScaleGrid grid = grid_of(q);
   const DecodeStrip decode = decode_by<W, false>(q);
-  for (std::int64_t row = tile.first_row; row < tile.end_row; ++row) {
-    if (!block)
-      scales.factors[0] = static_cast<const float*>(q.scales)[is_of_tensor(q.scaling) ? 0 : row];
+  for (std::int64_t row = tile.first_row; row < tile.end_row; ++row)
     each_strip(tile, [&](std::int64_t column, int n) {
-      if (block)
-        read_scales<W>(
-            q, static_cast<const std::uint8_t*>(q.scales) + row * blocks_along(q) + column / block,
-            (n + block - 1) / block, scales);
+      read_scales<W>(q, grid.place(row, column), scales_of_strip(q, n), scales);
       decode_row(q, decode, row, column, n, scales.factors, room);
     });
-  }
 }
 
 template <class W>
 void dequantize_down_columns(const Quantization& q, const QuantizeTile& tile) {
   StripRoom room;
   StripScales scales;
+  const ScaleGrid grid = grid_of(q);
   const DecodeStrip decode = decode_by<W, true>(q);
   each_band(q, tile, [&](std::int64_t first_row, std::int64_t end_row) {
     each_strip(tile, [&](std::int64_t column, int n) {
-      if (const int block = block_of(q.scaling)) {
-        const auto* from = static_cast<const std::uint8_t*>(q.scales);
-        read_scales<W>(q, from + first_row / block * q.columns + column, n, scales);
-      } else {
-        std::memcpy(scales.factors, static_cast<const float*>(q.scales) + column,
-                    static_cast<std::size_t>(n) * sizeof(float));
-      }
+      read_scales<W>(q, grid.place(first_row, column), n, scales);
       const int factors = filled_up(n);
       for (int i = n; i < factors; ++i) scales.factors[i] = 1.0f;
       for (std::int64_t row = first_row; row < end_row; ++row)
         decode_row(q, decode, row, column, n, scales.factors, room);
     });
   });
-}
-
-inline bool has_scales_of_columns(const Quantization& q) {
-  return q.down && !is_of_tensor(q.scaling);
 }
 
 /// The scales of the whole tensor, which all pieces compute and the first one writes.
@@ -418,15 +431,15 @@ template <class W>
 void quantize_pieces_by(const Quantization& q, std::int64_t begin, std::int64_t end) {
   if (begin == 0 && end > 0) put_tensor_scale(q);
   for (std::int64_t i = begin; i < end; ++i)
-    has_scales_of_columns(q) ? quantize_down_columns<W>(q, tile_at(q, i))
-                             : quantize_along_rows<W>(q, tile_at(q, i));
+    shares_across_rows(q) ? quantize_across_rows<W>(q, tile_at(q, i))
+                          : quantize_along_rows<W>(q, tile_at(q, i));
 }
 
 template <class W>
 void dequantize_pieces_by(const Quantization& q, std::int64_t begin, std::int64_t end) {
   for (std::int64_t i = begin; i < end; ++i)
-    has_scales_of_columns(q) ? dequantize_down_columns<W>(q, tile_at(q, i))
-                             : dequantize_along_rows<W>(q, tile_at(q, i));
+    is_by_columns(q) ? dequantize_down_columns<W>(q, tile_at(q, i))
+                     : dequantize_along_rows<W>(q, tile_at(q, i));
 }
 
 template <class W>

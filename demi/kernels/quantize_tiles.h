@@ -30,13 +30,13 @@ constexpr TileShape tile_shape(const Quantization& q) {
   TileShape tile{q.rows, q.columns, 1};
   if (is_of_rows(q.scaling) && q.down) {
     tile.columns = kStrip;
-  } else if (is_of_rows(q.scaling) || !q.down) {
+  } else if (!shares_across_rows(q)) {
     if (!is_of_rows(q.scaling) && tile.columns > kElements) tile.columns = kElements;
     tile.rows = tile.columns > 0 && tile.columns < kElements ? kElements / tile.columns : 1;
   } else {
-    if (tile.columns > kElements / 32) tile.columns = kElements / 32;
-    tile.rows = tile.columns > 0 ? kElements / tile.columns / 32 * 32 : 32;
-    if (tile.rows < 32) tile.rows = 32;
+    const std::int64_t band = block_of(q.scaling) == 128 ? 128 : 32;
+    if (tile.columns > kElements / band) tile.columns = kElements / band;
+    tile.rows = tile.columns > 0 ? kElements / tile.columns / band * band : band;
   }
   tile.in_row = tiles_over(q.columns, tile.columns);
   return tile;

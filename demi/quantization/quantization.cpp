@@ -16,6 +16,7 @@
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/kernels/cuda_kernels.h"
 #include "demi/kernels/quantize.h"
+#include "demi/quantization/require.h"
 #include "demi/tensor/dtype.h"
 #include "demi/tensor/native_stream.h"
 #include "demi/tensor/parallel.h"
@@ -28,23 +29,10 @@ using kernels::Quantization;
 // Roundings of optimizer states draw from the same seed; these have keys of their own.
 constexpr std::uint64_t kOwnStream = 0x71A4C1F3D2E5B697u;
 
-void require_kernel_dtype(const char* where, at::ScalarType dtype) {
-  if (dtype == at::kFloat || tensor::is_16_bit(dtype)) return;
-  throw UsageError({.where = where,
-                    .what = "numbers of 8 and 4 bits are made from and to FP32 and 16 bits",
-                    .seen = tensor::name_of(dtype),
-                    .accepted = "fp32, bf16, fp16",
-                    .advice = "convert the tensor with to(torch::kFloat)"});
-}
-
 void require_quantizable(const at::Tensor& values, const Options& options) {
   constexpr const char* kWhere = "quantization.quantize";
-  require_kernel_dtype(kWhere, values.scalar_type());
-  if (values.dim() == 0)
-    throw UsageError({.where = kWhere,
-                      .what = "a tensor without dimensions has no blocks",
-                      .seen = "()",
-                      .accepted = "one dimension or more"});
+  require_dtype(kWhere, values.scalar_type());
+  require_dimensions(kWhere, values);
   if (kernels::is_nv(options.scaling) && options.format != NarrowFormat::e2m1)
     throw UsageError({.where = kWhere,
                       .what = "NVFP4's scales are made for numbers of 4 bits",
@@ -77,7 +65,7 @@ at::ScalarType code_dtype(NarrowFormat format) {
 
 at::ScalarType scale_dtype(Scaling scaling) {
   if (kernels::is_nv(scaling)) return at::kFloat8_e4m3fn;
-  return kernels::block_of(scaling) != 0 ? at::ScalarType::Float8_e8m0fnu : at::kFloat;
+  return kernels::has_fp32_scales(scaling) ? at::kFloat : at::ScalarType::Float8_e8m0fnu;
 }
 
 /// What a call needs of shapes; pointers are set where the call is made.
@@ -94,9 +82,9 @@ Quantization matrix_of(const std::vector<std::int64_t>& sizes, NarrowFormat form
 }
 
 std::vector<std::int64_t> scale_sizes(const Quantization& q) {
-  if (kernels::block_of(q.scaling) == 0) return {kernels::scales_of(q)};
-  return q.down ? std::vector<std::int64_t>{kernels::blocks_along(q), q.columns}
-                : std::vector<std::int64_t>{q.rows, kernels::blocks_along(q)};
+  const kernels::ScaleGrid grid = kernels::grid_of(q);
+  if (kernels::block_of(q.scaling) == 0) return {grid.rows * grid.columns};
+  return {grid.rows, grid.columns};
 }
 
 /// A Quantized may have been put together by a program, and kernels read as its sizes say.
@@ -184,8 +172,8 @@ void quantize_on_cpu(const kernels::CpuKernels& kernels, Quantization q) {
 
 void quantize_on_cuda(const kernels::CudaKernels& kernels, Quantization q,
                       const at::Tensor& codes) {
-  const std::int64_t count = kernels::is_of_rows(q.scaling) ? kernels::scales_of(q) : 1;
-  const at::Tensor greatest = at::empty({count}, codes.options().dtype(at::kInt));
+  const at::Tensor greatest =
+      at::empty({kernels::greatest_words(q)}, codes.options().dtype(at::kInt));
   q.greatest = static_cast<std::uint32_t*>(greatest.mutable_data_ptr());
   require_launch(kernels.quantize(q, tensor::native_stream(codes.device())));
 }
@@ -197,6 +185,23 @@ Quantized on_device_of(Quantized quantized, const at::Tensor& like) {
 }
 
 }  // namespace
+
+void require_dtype(const char* where, at::ScalarType dtype) {
+  if (dtype == at::kFloat || tensor::is_16_bit(dtype)) return;
+  throw UsageError({.where = where,
+                    .what = "the dtype is neither FP32 nor of 16 bits",
+                    .seen = tensor::name_of(dtype),
+                    .accepted = "fp32, bf16, fp16",
+                    .advice = "convert the tensor with to(torch::kFloat)"});
+}
+
+void require_dimensions(const char* where, const at::Tensor& values) {
+  if (values.dim() != 0) return;
+  throw UsageError({.where = where,
+                    .what = "a tensor without dimensions has no blocks",
+                    .seen = "()",
+                    .accepted = "one dimension or more"});
+}
 
 Quantized quantize(const at::Tensor& values, const Options& options) {
   require_quantizable(values, options);
@@ -236,7 +241,7 @@ Quantized quantize(const at::Tensor& values, const Options& options) {
 }
 
 at::Tensor dequantize(const Quantized& given, at::ScalarType dtype) {
-  require_kernel_dtype("quantization.dequantize", dtype);
+  require_dtype("quantization.dequantize", dtype);
   Quantized quantized = given;
   require(!quantized.sizes.empty() &&
               std::ranges::all_of(quantized.sizes, [](auto n) { return n >= 0; }),

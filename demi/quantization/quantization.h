@@ -28,7 +28,8 @@ struct Options {
   NarrowFormat format = NarrowFormat::e4m3;  // of the codes
   Scaling scaling = Scaling::mx_ceil;        // nv and nv_torchao need e2m1
   /// Blocks are neighbours in the last dimension, which a product with it sums over. With `down`
-  /// they are neighbours in the dimension of all the others together, as tokens are.
+  /// they are neighbours in the dimension of all the others together, as tokens are. Square blocks
+  /// are the same in both directions.
   bool down = false;
   /// Absent: to nearest, ties to even.
   std::optional<RandomRounding> by_chance = {};
@@ -40,9 +41,10 @@ struct Quantized {
   /// (rows, columns) of float8_e4m3fn or float8_e5m2, or (rows, (columns + 1) / 2) of
   /// float4_e2m1fn_x2.
   at::Tensor codes;
-  /// Blocks of B: (rows, blocks) or, with `down`, (blocks, columns), where blocks is the quantized
-  /// length over B, rounded up; float8_e8m0fnu of mx, float8_e4m3fn of nv: a code's number times
-  /// its scale. FP32, (1), (rows) or (columns), of tensor and row: a code's number divided by it.
+  /// Blocks of B: (rows, blocks), with `down` (blocks, columns), or (blocks, blocks) of square
+  /// ones, where blocks is a length over B, rounded up. Of tensor and row: (1), (rows) or
+  /// (columns). float8_e8m0fnu of mx, float8_e4m3fn of nv: a code's number times its scale. FP32 of
+  /// the others: a code's number divided by it.
   at::Tensor scales;
   /// (1), FP32, of nv, by which its scales are multiplied; undefined otherwise.
   at::Tensor tensor_scale;

@@ -33,11 +33,13 @@ const std::vector<Options> kAllOptions = [] {
   std::vector<Options> all;
   for (const bool down : {false, true}) {
     for (const NarrowFormat format : {NarrowFormat::e4m3, NarrowFormat::e5m2, NarrowFormat::e2m1})
-      for (const Scaling scaling : {Scaling::tensor, Scaling::tensor_power_of_two, Scaling::row,
-                                    Scaling::row_power_of_two, Scaling::mx_ceil, Scaling::mx_floor})
+      for (const Scaling scaling :
+           {Scaling::tensor, Scaling::tensor_power_of_two, Scaling::row, Scaling::row_power_of_two,
+            Scaling::mx_ceil, Scaling::mx_floor, Scaling::block_128,
+            Scaling::block_128_power_of_two, Scaling::square_128, Scaling::square_128_power_of_two})
         all.push_back({format, scaling, down});
-    all.push_back({NarrowFormat::e2m1, Scaling::nv, down});
-    all.push_back({NarrowFormat::e2m1, Scaling::nv_torchao, down});
+    for (const Scaling scaling : {Scaling::nv, Scaling::nv_torchao, Scaling::nv_square})
+      all.push_back({NarrowFormat::e2m1, scaling, down});
   }
   return all;
 }();
@@ -69,6 +71,34 @@ TEST(Quantization, ShapesAndDtypesAreThoseOfTheHeader) {
             (std::vector<std::int64_t>{1}));
 }
 
+TEST(Quantization, SquareBlocksHaveAScaleForRowsAndColumns) {
+  const at::Tensor x = at::randn({5, 30, 70});
+  const Quantized nv = quantize(x, {NarrowFormat::e2m1, Scaling::nv_square});
+  EXPECT_EQ(nv.scales.sizes(), (std::vector<std::int64_t>{10, 5}));
+  EXPECT_EQ(nv.scales.scalar_type(), at::kFloat8_e4m3fn);
+  EXPECT_TRUE(nv.tensor_scale.defined());
+  const Quantized fp8 = quantize(x, {NarrowFormat::e4m3, Scaling::square_128});
+  EXPECT_EQ(fp8.scales.sizes(), (std::vector<std::int64_t>{2, 1}));
+  EXPECT_EQ(fp8.scales.scalar_type(), at::kFloat);
+  EXPECT_EQ(quantize(x, {NarrowFormat::e4m3, Scaling::block_128}).scales.sizes(),
+            (std::vector<std::int64_t>{150, 1}));
+  EXPECT_EQ(quantize(x, {NarrowFormat::e4m3, Scaling::block_128, true}).scales.sizes(),
+            (std::vector<std::int64_t>{2, 70}));
+}
+
+// One set of codes serves the products that sum over rows and those that sum over columns.
+TEST(Quantization, SquareBlocksAreTheSameInBothDirections) {
+  const at::Tensor x = at::randn({150, 200});
+  for (Options options : kAllOptions) {
+    if (!kernels::is_square(options.scaling)) continue;
+    const RandomRounding key{.seed = 1, .tensor = 2, .product = 1, .step = 3};
+    options.by_chance = key;
+    Options other = options;
+    other.down = !options.down;
+    EXPECT_TRUE(has_same_bytes(quantize(x, options), quantize(x, other)));
+  }
+}
+
 TEST(Quantization, NumbersComeBackWithinHalfAStep) {
   torch::manual_seed(1);
   // Magnitudes within a factor of 2: no code is subnormal.
@@ -79,7 +109,7 @@ TEST(Quantization, NumbersComeBackWithinHalfAStep) {
     const double error = ((back - x) / x).abs().max().item<double>();
     // A scale in E4M3 is itself rounded, by 1/16 at most.
     double most = half_a_step(options.format);
-    if (options.scaling == Scaling::nv || options.scaling == Scaling::nv_torchao) most += 1.0 / 16;
+    if (kernels::is_nv(options.scaling)) most += 1.0 / 16;
     if (options.scaling == Scaling::mx_floor)
       most = std::max(most, 1.0 / 4);  // 1.75 of 2 is the end
     EXPECT_LE(error, most) << static_cast<int>(options.format) << ' '

@@ -117,7 +117,7 @@ DEMI_HOST_DEVICE BlockScale<W> nv_scale(Scaling scaling, TensorScale of, W great
   return {code, not_infinite(1.0f / (number_of<E4m3>(code) * of.scale))};
 }
 
-/// tensor, row: what numbers are multiplied by. torchao's amax_to_scale.
+/// FP32 scales: what numbers are multiplied by. torchao's amax_to_scale.
 DEMI_HOST_DEVICE float fp32_scale(NarrowFormat format, Scaling scaling, std::uint32_t greatest) {
   if (!is_finite_magnitude(greatest)) return std::bit_cast<float>(kFp32Nan);
   constexpr double kLeast = 1e-12;
@@ -126,11 +126,9 @@ DEMI_HOST_DEVICE float fp32_scale(NarrowFormat format, Scaling scaling, std::uin
                                           : format == NarrowFormat::e5m2 ? E5m2::kGreatest
                                                                          : E2m1::kGreatest);
   const auto scale = static_cast<float>(most / (amax < kLeast ? kLeast : amax));
-  const bool rounds_down =
-      scaling == Scaling::tensor_power_of_two || scaling == Scaling::row_power_of_two;
   // Never subnormal: at least 6 / 2^128.
   const auto bits = std::bit_cast<std::uint32_t>(scale);
-  return rounds_down ? std::bit_cast<float>(bits & kFp32Infinity) : scale;
+  return rounds_to_power_of_two(scaling) ? std::bit_cast<float>(bits & kFp32Infinity) : scale;
 }
 
 }  // namespace

@@ -152,7 +152,7 @@ void launch_quantized(const Quantization& q, void* stream) {
 const char* quantize(const Quantization& q, void* stream) {
   if (units_of(q) == 0) return nullptr;
   if (finds_greatest(q)) {
-    const auto bytes = static_cast<std::size_t>(greatest_count(q)) * sizeof(std::uint32_t);
+    const auto bytes = static_cast<std::size_t>(greatest_words(q)) * sizeof(std::uint32_t);
     const cudaError_t error =
         cudaMemsetAsync(q.greatest, 0, bytes, static_cast<cudaStream_t>(stream));
     if (error != cudaSuccess) return cudaGetErrorString(error);

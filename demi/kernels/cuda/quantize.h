@@ -10,19 +10,15 @@
 #include "demi/kernels/quantize.h"
 #include "demi/kernels/quantize_tiles.h"
 
-// quantize.h by a device's threads. A thread has the elements of a block or, of FP32 scales, 32
-// neighbours; down the columns it has two columns, whose codes may share a byte. The greatest
-// magnitudes of rows, columns or the tensor are found by a launch before, with atomics: the
-// greatest of some numbers is the same in any order. plugin.cu runs this on the device,
+// quantize.h by a device's threads. A thread has a row of a block, 32 elements of it at most; down
+// the columns it has two columns, whose codes may share a byte. Greatest magnitudes among the
+// elements of more threads are found by a launch before, with atomics: the greatest of some numbers
+// is the same in any order. plugin.cu runs this on the device,
 // testing/emulated_quantize.h on the host.
 namespace demi::kernels::cuda {
 namespace {
 
 inline constexpr int kQuantizeThreads = 256;
-
-DEMI_HOST_DEVICE bool by_columns(const Quantization& q) {
-  return q.down && !is_of_tensor(q.scaling);
-}
 
 /// Elements of a thread.
 struct QuantizeUnit {
@@ -30,22 +26,21 @@ struct QuantizeUnit {
 };
 
 DEMI_HOST_DEVICE int unit_length(const Quantization& q) {
-  const int block = block_of(q.scaling);
-  return block != 0 ? block : 32;
+  return block_of(q.scaling) == 16 ? 16 : 32;
 }
 DEMI_HOST_DEVICE std::int64_t units_in_line(const Quantization& q) {
-  return tiles_over(q.columns, by_columns(q) ? 2 : unit_length(q));
+  return tiles_over(q.columns, is_by_columns(q) ? 2 : unit_length(q));
 }
 DEMI_HOST_DEVICE std::int64_t units_of(const Quantization& q) {
-  return units_in_line(q) * (by_columns(q) ? tiles_over(q.rows, unit_length(q)) : q.rows);
+  return units_in_line(q) * (is_by_columns(q) ? tiles_over(q.rows, unit_length(q)) : q.rows);
 }
 DEMI_HOST_DEVICE QuantizeUnit unit_at(const Quantization& q, std::int64_t i) {
   const std::int64_t line = i / units_in_line(q), at = i % units_in_line(q);
   const int length = unit_length(q);
-  const std::int64_t row = by_columns(q) ? line * length : line;
-  const std::int64_t column = at * (by_columns(q) ? 2 : length);
-  const std::int64_t end_row = row + (by_columns(q) ? length : 1);
-  const std::int64_t end_column = column + (by_columns(q) ? 2 : length);
+  const std::int64_t row = is_by_columns(q) ? line * length : line;
+  const std::int64_t column = at * (is_by_columns(q) ? 2 : length);
+  const std::int64_t end_row = row + (is_by_columns(q) ? length : 1);
+  const std::int64_t end_column = column + (is_by_columns(q) ? 2 : length);
   return {row, column, end_row < q.rows ? end_row : q.rows,
           end_column < q.columns ? end_column : q.columns};
 }
@@ -88,31 +83,22 @@ struct FindGreatest {
       shared.of[t] = 0;
       if (i >= units_of(q)) return;
       const QuantizeUnit unit = unit_at(q, i);
-      if (!by_columns(q) || !is_of_rows(q.scaling)) {
-        const std::uint32_t greatest = greatest_of_unit(q, unit, unit.column, unit.end_column);
-        if (is_of_rows(q.scaling))
-          raise_to(q.greatest[unit.row], greatest);
-        else
-          shared.of[t] = greatest;
-        return;
-      }
-      for (std::int64_t c = unit.column; c < unit.end_column; ++c)
-        raise_to(q.greatest[c], greatest_of_unit(q, unit, c, c + 1));
-    } else if (t == 0 && !is_of_rows(q.scaling)) {
+      if (needs_greatest_of_tensor(q.scaling))
+        shared.of[t] = greatest_of_unit(q, unit, unit.column, unit.end_column);
+      if (is_of_tensor(q.scaling) || !finds_greatest_of_scales(q)) return;
+      const ScaleGrid grid = grid_of(q);
+      std::uint32_t* const of_scales = q.greatest + first_greatest_of_scales(q);
+      const std::int64_t step = is_by_columns(q) ? 1 : unit_length(q);
+      for (std::int64_t c = unit.column; c < unit.end_column; c += step)
+        raise_to(of_scales[grid.place(unit.row, c)],
+                 greatest_of_unit(q, unit, c, lesser_of(c + step, unit.end_column)));
+    } else if (t == 0 && needs_greatest_of_tensor(q.scaling)) {
       std::uint32_t greatest = 0;
       for (int k = 0; k < kQuantizeThreads; ++k) greatest = greater_of(greatest, shared.of[k]);
       raise_to(q.greatest[0], greatest);
     }
   }
 };
-
-DEMI_HOST_DEVICE std::int64_t scale_place(const Quantization& q, std::int64_t row,
-                                          std::int64_t column) {
-  if (is_of_tensor(q.scaling)) return 0;
-  if (is_of_rows(q.scaling)) return q.down ? column : row;
-  const std::int64_t block = block_of(q.scaling);
-  return q.down ? row / block * q.columns + column : row * blocks_along(q) + column / block;
-}
 
 template <class F, class Rounding>
 struct QuantizeThreads {
@@ -123,8 +109,8 @@ struct QuantizeThreads {
     const TensorScale of =
         is_nv(q.scaling) ? nv_tensor_scale(q.scaling, *q.greatest) : TensorScale{};
     if (i == 0 && is_nv(q.scaling)) *q.tensor_scale = of.scale;
-    const bool two = by_columns(q) && unit.column + 1 < unit.end_column;
-    const std::int64_t first_end = by_columns(q) ? unit.column + 1 : unit.end_column;
+    const bool two = is_by_columns(q) && unit.column + 1 < unit.end_column;
+    const std::int64_t first_end = is_by_columns(q) ? unit.column + 1 : unit.end_column;
     const float factor = scale(q, of, unit, unit.column, first_end);
     const float second = two ? scale(q, of, unit, unit.column + 1, unit.end_column) : factor;
     const RandomStream stream = Rounding::kDraws ? stream_of(q.key) : RandomStream{};
@@ -142,21 +128,23 @@ struct QuantizeThreads {
   static DEMI_HOST_DEVICE float scale(const Quantization& q, TensorScale of,
                                       const QuantizeUnit& unit, std::int64_t column,
                                       std::int64_t end) {
-    const std::int64_t place = scale_place(q, unit.row, column);
-    if (block_of(q.scaling) == 0) {
-      const float fp32 = fp32_scale(q.format, q.scaling, q.greatest[place]);
-      const bool is_first = is_of_tensor(q.scaling) ? unit.row == 0 && column == 0
-                            : q.down                ? unit.row == 0
-                                                    : column == 0;
+    const ScaleGrid grid = grid_of(q);
+    const std::int64_t place = grid.place(unit.row, column);
+    const bool is_first = unit.row % grid.block_rows == 0 && column % grid.block_columns == 0;
+    const std::uint32_t greatest = finds_greatest_of_scales(q)
+                                       ? q.greatest[first_greatest_of_scales(q) + place]
+                                       : greatest_of_unit(q, unit, column, end);
+    if (has_fp32_scales(q.scaling)) {
+      const float fp32 = fp32_scale(q.format, q.scaling, greatest);
       if (is_first) static_cast<float*>(q.scales)[place] = fp32;
       return fp32;
     }
-    const std::uint32_t greatest = greatest_of_unit(q, unit, column, end);
     const BlockScale<std::uint32_t> scale = is_nv(q.scaling) ? nv_scale(q.scaling, of, greatest)
                                             : q.scaling == Scaling::mx_floor
                                                 ? mx_scale_down<F>(greatest)
                                                 : mx_scale_up<F>(greatest);
-    static_cast<std::uint8_t*>(q.scales)[place] = static_cast<std::uint8_t>(scale.code);
+    if (is_first)
+      static_cast<std::uint8_t*>(q.scales)[place] = static_cast<std::uint8_t>(scale.code);
     return scale.factor;
   }
 
@@ -185,19 +173,20 @@ struct DequantizeThreads {
     const std::int64_t i = b * kQuantizeThreads + t;
     if (i >= units_of(q)) return;
     const QuantizeUnit unit = unit_at(q, i);
+    const ScaleGrid grid = grid_of(q);
     for (std::int64_t c = unit.column; c < unit.end_column; ++c) {
-      const float factor = factor_at(q, scale_place(q, unit.row, c));
+      const float factor = factor_at(q, grid.place(unit.row, c));
       for (std::int64_t r = unit.row; r < unit.end_row; ++r) {
         const float number = number_of<F>(code_at(q, r, c));
         store_one(q.to, q.storage, r * q.columns + c,
-                  block_of(q.scaling) != 0 ? number * factor : number / factor);
+                  has_fp32_scales(q.scaling) ? number / factor : number * factor);
       }
     }
   }
 
  private:
   static DEMI_HOST_DEVICE float factor_at(const Quantization& q, std::int64_t place) {
-    if (block_of(q.scaling) == 0) return static_cast<const float*>(q.scales)[place];
+    if (has_fp32_scales(q.scaling)) return static_cast<const float*>(q.scales)[place];
     const std::uint32_t code = static_cast<const std::uint8_t*>(q.scales)[place];
     return is_nv(q.scaling) ? number_of<E4m3>(code) * *q.tensor_scale : power_from_e8m0(code);
   }
@@ -226,13 +215,7 @@ void with_dequantize(const Quantization& q, Act act) {
 }
 
 /// Whether FindGreatest is launched first.
-inline bool finds_greatest(const Quantization& q) {
-  return needs_greatest_of_tensor(q.scaling) || is_of_rows(q.scaling);
-}
-/// Words of q.greatest that it raises.
-inline std::int64_t greatest_count(const Quantization& q) {
-  return is_of_rows(q.scaling) ? scales_of(q) : 1;
-}
+inline bool finds_greatest(const Quantization& q) { return greatest_words(q) > 0; }
 
 }  // namespace
 }  // namespace demi::kernels::cuda

@@ -11,7 +11,7 @@ namespace {
 
 inline void run_quantize(const Quantization& q) {
   if (finds_greatest(q)) {
-    for (std::int64_t i = 0; i < greatest_count(q); ++i) q.greatest[i] = 0;
+    for (std::int64_t i = 0; i < greatest_words(q); ++i) q.greatest[i] = 0;
     const auto shared = std::make_unique<FindGreatest::Shared>();
     for (std::int64_t b = thread_blocks_of(q) - 1; b >= 0; --b)
       for (int p = 0; p < FindGreatest::phases; ++p)

@@ -16,6 +16,20 @@
 
 namespace demi::kernels::testing {
 
+inline constexpr Scaling kScalings[] = {Scaling::tensor,
+                                        Scaling::tensor_power_of_two,
+                                        Scaling::row,
+                                        Scaling::row_power_of_two,
+                                        Scaling::mx_ceil,
+                                        Scaling::mx_floor,
+                                        Scaling::nv,
+                                        Scaling::nv_torchao,
+                                        Scaling::nv_square,
+                                        Scaling::block_128,
+                                        Scaling::square_128,
+                                        Scaling::block_128_power_of_two,
+                                        Scaling::square_128_power_of_two};
+
 struct QuantizeShape {
   NarrowFormat format;
   Scaling scaling;
@@ -47,12 +61,11 @@ struct QuantizeCase {
     const Quantization q = described();
     codes.assign(static_cast<std::size_t>(of.rows * code_bytes(of.format, of.columns)) + 1, 0xA5);
     scales.assign(static_cast<std::size_t>(scales_of(q) * scale_bytes()) + 1, 0xA5);
-    const auto counts = is_of_rows(of.scaling) ? of.rows + of.columns + 1 : 1;
-    greatest.assign(static_cast<std::size_t>(counts), 0);
+    greatest.assign(static_cast<std::size_t>(greatest_words(q) + 1), 0);
   }
 
   std::int64_t size() const { return shape.rows * shape.columns; }
-  int scale_bytes() const { return block_of(shape.scaling) != 0 ? 1 : 4; }
+  int scale_bytes() const { return has_fp32_scales(shape.scaling) ? 4 : 1; }
   Quantization described() {
     return {shape.format,  shape.scaling,   shape.down,      shape.rows,   shape.columns,
             from.data(),   to.data(),       shape.storage,   codes.data(), scales.data(),
@@ -106,6 +119,13 @@ class PlainQuantizer {
     const QuantizeShape& s = of_.shape;
     if (is_of_tensor(s.scaling)) return act(0, 0, s.rows, 0, s.columns);
     const std::int64_t block = block_of(s.scaling);
+    if (is_square(s.scaling)) {
+      std::int64_t k = 0;
+      for (std::int64_t row = 0; row < s.rows; row += block)
+        for (std::int64_t column = 0; column < s.columns; column += block)
+          act(k++, row, std::min(row + block, s.rows), column, std::min(column + block, s.columns));
+      return;
+    }
     const std::int64_t lines = s.down ? s.columns : s.rows, length = s.down ? s.rows : s.columns;
     const std::int64_t step = block != 0 ? block : std::max<std::int64_t>(length, 1);
     for (std::int64_t line = 0; line < lines; ++line)
@@ -115,7 +135,7 @@ class PlainQuantizer {
         if (s.down)
           act(k * s.columns + line, at, end, line, line + 1);
         else
-          act(line * blocks_along(q_) + k, line, line + 1, at, end);
+          act(line * ((length + step - 1) / step) + k, line, line + 1, at, end);
       }
   }
 
@@ -131,11 +151,13 @@ class PlainQuantizer {
       case Scaling::tensor:
       case Scaling::row:
       case Scaling::tensor_power_of_two:
-      case Scaling::row_power_of_two: {
+      case Scaling::row_power_of_two:
+      case Scaling::block_128:
+      case Scaling::block_128_power_of_two:
+      case Scaling::square_128:
+      case Scaling::square_128_power_of_two: {
         auto scale = static_cast<float>(max / std::max(double{amax}, 1e-12));
-        if (of_.shape.scaling == Scaling::tensor_power_of_two ||
-            of_.shape.scaling == Scaling::row_power_of_two)
-          scale = std::ldexp(1.0f, std::ilogb(scale));
+        if (rounds_to_power_of_two(of_.shape.scaling)) scale = std::ldexp(1.0f, std::ilogb(scale));
         if (!std::isfinite(amax)) scale = kNaN;
         return {std::bit_cast<std::uint32_t>(scale), scale, scale};
       }
@@ -152,7 +174,8 @@ class PlainQuantizer {
         return {static_cast<std::uint32_t>(exponent + 127),
                 up && exponent == -127 ? 1.0f : std::ldexp(1.0f, -exponent), power};
       }
-      case Scaling::nv: {
+      case Scaling::nv:
+      case Scaling::nv_square: {
         constexpr float kMost = 0x1.fffffep127f;
         if (!std::isfinite(greatest_)) return {e4m3_.nan(), kNaN, kNaN};
         const float encode = std::min(2688.0f / greatest_, kMost);
@@ -182,7 +205,7 @@ class PlainQuantizer {
 
   float number_of_code(std::uint32_t code, const Block& block) const {
     const auto number = static_cast<float>(table_[static_cast<int>(code)]);
-    return block_of(of_.shape.scaling) != 0 ? number * block.number : number / block.number;
+    return has_fp32_scales(of_.shape.scaling) ? number / block.number : number * block.number;
   }
 
  private:
