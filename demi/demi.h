@@ -64,6 +64,7 @@
 #include "demi/optim/state_groups.h"
 #include "demi/profile/memory.h"
 #include "demi/profile/scoped_timer.h"
+#include "demi/quantization/hadamard.h"
 #include "demi/quantization/quantization.h"
 #include "demi/recompute/recompute.h"
 #include "demi/scaler/grad_scaler.h"

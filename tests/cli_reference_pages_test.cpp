@@ -387,7 +387,7 @@ void profiler_0() {
     std::printf("%s %s %.3f ms\n", op.name.c_str(), op.dtype.c_str(), op.ms);
 }
 
-void quantization_0(const torch::Tensor& x, const torch::Tensor& gradient) {
+void quantization_0(const torch::Tensor& x, const torch::Tensor& gradient, const torch::Tensor& w) {
   namespace quantization = demi::quantization;
   quantization::Quantized mxfp8 = quantization::quantize(x);
   torch::Tensor seen = quantization::dequantize(mxfp8);
@@ -397,6 +397,9 @@ void quantization_0(const torch::Tensor& x, const torch::Tensor& gradient) {
   options.down = true;
   options.by_chance = {.seed = 1, .tensor = 4, .product = 2, .step = 100};
   quantization::Quantized nvfp4 = quantization::quantize(gradient, options);
+  torch::Tensor spread = quantization::hadamard(gradient, true);
+  quantization::Quantized weight = quantization::quantize(
+      w, {.format = quantization::NarrowFormat::e2m1, .scaling = quantization::Scaling::nv_square});
 }
 
 void recompute_0(
