@@ -2,7 +2,11 @@
 
 #include <torch/nn/module.h>
 
+#include <limits>
+#include <unordered_map>
+
 #include "demi/autocast/parts.h"
+#include "demi/autocast/recipe_layers.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
@@ -35,10 +39,83 @@ void apply(const Policy& policy, torch::nn::Module& module, std::string_view par
   demi::apply(policy, part_of(module, part));
 }
 
-void apply(const OpPolicy& policy, torch::nn::Module& module) {
-  std::vector<torch::nn::Module*> parts;
-  for (const std::string& part : policy.fp32_parts()) parts.push_back(&part_of(module, part));
-  for (torch::nn::Module* part : parts) demi::apply(Policy("float32"), *part);
+namespace {
+
+// The part that a rule names, and the weights that its recipe is for.
+struct PartOfRule {
+  const PartRule* rule;
+  torch::nn::Module* part;
+  const quantization::Recipe* recipe;  // null: none
+  std::vector<at::Tensor> weights;
+};
+
+PartOfRule found(const PartRule& rule, torch::nn::Module& module) {
+  PartOfRule result{.rule = &rule,
+                    .part = rule.part == "*" ? &module : &part_of(module, rule.part),
+                    .recipe = quantization::find_recipe(rule.treatment),
+                    .weights = {}};
+  if (!result.recipe) return result;
+  for (const RecipeLayer& layer : layers_of_recipe(*result.recipe, *result.part))
+    result.weights.insert(result.weights.end(), layer.weights.begin(), layer.weights.end());
+  if (result.weights.empty())
+    refuse({.where = "autocast.apply",
+            .what = "the part has no layer that the recipe is for",
+            .seen = "part " + rule.part + " " + rule.treatment,
+            .accepted = result.recipe->takes_convolutions ? "linear layers and convolutions"
+                                                          : "linear layers",
+            .advice = "name another part, or leave the line out"});
+  return result;
+}
+
+}  // namespace
+
+void apply(const OpPolicy& policy, torch::nn::Module& module, std::uint64_t seed) {
+  std::vector<PartOfRule> parts;
+  for (const PartRule& rule : policy.parts()) parts.push_back(found(rule, module));
+  std::unordered_map<const c10::TensorImpl*, std::uint32_t> numbers;
+  for (const at::Tensor& parameter : module.parameters())
+    numbers.emplace(parameter.unsafeGetTensorImpl(), static_cast<std::uint32_t>(numbers.size()));
+  const auto run = std::make_shared<quantization::RecipeRun>();
+  run->seed = seed;
+  for (const PartOfRule& one : parts) {
+    if (one.recipe) {
+      constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
+      for (const at::Tensor& weight : one.weights)
+        mark_part(weight, PartMark{.quantized = std::make_shared<quantization::QuantizedWeight>(
+                                       *one.recipe, numbers.at(weight.unsafeGetTensorImpl()),
+                                       one.rule->until.value_or(kNever), run)});
+    } else if (one.rule->treatment == name_of(OpCategory::fp32)) {
+      demi::apply(Policy("float32"), *one.part);
+    } else {
+      unapply(*one.part);
+    }
+  }
+  forget_dead_parts();
+}
+
+void set_step(const torch::nn::Module& module, std::int64_t step,
+              std::optional<std::int64_t> batch) {
+  if (quantized_parameters.load(std::memory_order_relaxed) == 0) return;
+  for (const at::Tensor& parameter : module.parameters()) {
+    const auto mark = mark_of_part(parameter);
+    if (!mark || !mark->quantized) continue;
+    mark->quantized->run->step = step;
+    mark->quantized->run->batch = static_cast<std::uint32_t>(batch.value_or(step));
+  }
+}
+
+std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module) {
+  std::vector<QuantizedLayer> layers;
+  if (quantized_parameters.load(std::memory_order_relaxed) == 0) return layers;
+  constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
+  for (const auto& item : module.named_parameters()) {
+    const auto mark = mark_of_part(item.value());
+    if (!mark || !mark->quantized) continue;
+    const auto& how = *mark->quantized;
+    layers.push_back({item.key(), std::string(how.recipe->name),
+                      how.until == kNever ? std::nullopt : std::optional(how.until)});
+  }
+  return layers;
 }
 
 void unapply(torch::nn::Module& module) {

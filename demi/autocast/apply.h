@@ -1,6 +1,10 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "demi/autocast/op_policy.h"
 #include "demi/autocast/policy.h"
@@ -34,9 +38,32 @@ DEMI_API void apply(const Policy& policy, torch::nn::Module& module);
 /// nearest known name if there is none.
 DEMI_API void apply(const Policy& policy, torch::nn::Module& module, std::string_view part);
 
-/// The policy's parts of the model compute in FP32: the form above with float32 for each of them.
-/// Throws UsageError as that does, before anything is changed.
-DEMI_API void apply(const OpPolicy& policy, torch::nn::Module& module);
+/// The parts of the model compute as the policy's rules for them say, in their order: in FP32, as
+/// the form above does with float32; as the region has it; or by a recipe. A recipe is for the
+/// weights of linear layers, of two dimensions, and those of convolutions if it takes them: in a
+/// region linear, addmm, mm, matmul with such a weight, and conv, run as quantization::linear() and
+/// convolution() do. Embeddings and recurrent layers are left as they are, and so is an op that a
+/// policy runs in FP32. `seed`: of roundings by chance.
+///
+/// Throws UsageError as the form above, and for a recipe of a part without such a weight, before
+/// anything is changed.
+DEMI_API void apply(const OpPolicy& policy, torch::nn::Module& module, std::uint64_t seed = 0);
+
+/// Says which step, counted from 0, the next forward passes of the module belong to: layers with a
+/// recipe use it for `until` and, with the number of the batch, for roundings by chance. loop::Step
+/// calls it. Without it a rule's `until` is never reached, and roundings depend on how many
+/// backward passes a layer has made. `batch` absent: the step's number.
+DEMI_API void set_step(const torch::nn::Module& module, std::int64_t step,
+                       std::optional<std::int64_t> batch = std::nullopt);
+
+/// A weight with a recipe, for reports.
+struct QuantizedLayer {
+  std::string weight;  // its name in the module
+  std::string recipe;
+  std::optional<std::int64_t> until = {};  // the first step without it
+};
+/// The weights of a module that have a recipe, in the module's order.
+DEMI_API std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module);
 
 /// The module follows its region again. Its stored dtypes do not change.
 DEMI_API void unapply(torch::nn::Module& module);

@@ -75,6 +75,13 @@ std::string policy_line(c10::DeviceType device, const std::string& op,
   return cure(category, short_name(op), dtypes);
 }
 
+void Call::add_mark(const at::Tensor& tensor) {
+  const auto mark = mark_of_part(tensor);
+  if (!mark) return;
+  if (mark->dtype != c10::ScalarType::Undefined) part = mark->dtype;
+  if (mark->quantized && mark->quantized->is_in_force()) quantized = mark->quantized;
+}
+
 void Call::choose_dtype_out_of_line() {
   const bool is_fp32 = category == OpCategory::fp32 || category == OpCategory::fp32_output;
   if (part && !(is_fp32 && is_16_bit(*part))) {

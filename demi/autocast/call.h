@@ -3,6 +3,7 @@
 #include <ATen/autocast_mode.h>
 #include <c10/util/MaybeOwned.h>
 
+#include <memory>
 #include <optional>
 
 #include "demi/autocast/op_table.h"
@@ -65,8 +66,7 @@ struct Call {
   void add_argument(const at::Tensor& tensor) {
     if (category == OpCategory::promote && eligible(tensor))
       dtype = wider(dtype, tensor.scalar_type());
-    if (parts_in_use() && tensor.defined())
-      if (const auto own = dtype_of_part(tensor)) part = own;
+    if (parts_in_use() && tensor.defined()) add_mark(tensor);
   }
   void add_argument(const std::optional<at::Tensor>& tensor) {
     if (tensor) add_argument(*tensor);
@@ -89,12 +89,21 @@ struct Call {
     return Maybe::owned(cast_now(tensor));
   }
 
+  /// Whether an argument has a recipe, and the op runs in the region's dtype.
+  bool is_by_recipe() const {
+    return quantized && category == OpCategory::lower_precision && is_16_bit(dtype) && !part;
+  }
+  const std::shared_ptr<const quantization::QuantizedWeight>& recipe() const { return quantized; }
+
   /// The text that is added to a dtype error: "[autocast] aten::dot(fp32, bf16) ... region ...
   /// policy line".
   std::string advice(c10::ArrayRef<c10::ScalarType> dtypes) const;
 
  private:
   std::optional<c10::ScalarType> part;
+  std::shared_ptr<const quantization::QuantizedWeight> quantized;
+
+  void add_mark(const at::Tensor& tensor);
 
   OpCategory find_category() {
     const OpTable* table = thread_tables[static_cast<int>(device)];

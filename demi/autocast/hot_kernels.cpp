@@ -5,6 +5,7 @@
 
 #include "demi/activation/gelu.h"
 #include "demi/attention/in_region.h"
+#include "demi/autocast/by_recipe.h"
 #include "demi/autocast/call.h"
 #include "demi/autocast/kernels.h"
 #include "demi/products/ops.h"
@@ -91,6 +92,42 @@ template <>
 constexpr auto kThroughFp32<at::_ops::conv_transpose3d_input> =
     kOfRank<3, &products::conv_transpose>;
 
+// Kernels for an op whose weight has a recipe. They get the arguments as they were given.
+template <int64_t spatial, auto convolution>
+constexpr auto kRecipeOfRank = [](const Call& call, const auto&... arguments) {
+  return convolution(call, spatial, arguments...);
+};
+template <class Op>
+constexpr auto kByRecipe = NoOther();
+template <>
+constexpr auto kByRecipe<at::_ops::linear> = &linear_by_recipe;
+template <>
+constexpr auto kByRecipe<at::_ops::mm> = &mm_by_recipe;
+template <>
+constexpr auto kByRecipe<at::_ops::addmm> = &addmm_by_recipe;
+template <>
+constexpr auto kByRecipe<at::_ops::matmul> = &matmul_by_recipe;
+template <>
+constexpr auto kByRecipe<at::_ops::conv1d> = kRecipeOfRank<1, &conv_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv2d> = kRecipeOfRank<2, &conv_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv3d> = kRecipeOfRank<3, &conv_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv1d_padding> = kRecipeOfRank<1, &conv_padded_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv2d_padding> = kRecipeOfRank<2, &conv_padded_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv3d_padding> = kRecipeOfRank<3, &conv_padded_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv_transpose1d> = kRecipeOfRank<1, &conv_transpose_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv_transpose2d_input> =
+    kRecipeOfRank<2, &conv_transpose_by_recipe>;
+template <>
+constexpr auto kByRecipe<at::_ops::conv_transpose3d_input> =
+    kRecipeOfRank<3, &conv_transpose_by_recipe>;
+
 // Kernels for tensors of 16 bits on any processor.
 template <class Op>
 constexpr auto kInRegion = NoOther();
@@ -126,6 +163,9 @@ struct Hot<device, Op, Result(Arguments...)> {
     (now.add_argument(arguments), ...);
     now.choose_dtype();
     try {
+      if constexpr (!std::is_same_v<decltype(kByRecipe<Op>), const NoOther>)
+        if (now.is_by_recipe()) [[unlikely]]
+          if (auto result = kByRecipe<Op>(now, arguments...)) return *std::move(result);
       return run(now, keys & c10::DispatchKeySet(c10::DispatchKeySet::FULL_AFTER, kKey<device>),
                  cast(now, arguments)...);
     } catch (c10::Error& error) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <charconv>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -17,6 +18,7 @@
 #include "demi/core/dtype.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "demi/quantization/recipe.h"
 
 namespace demi {
 namespace {
@@ -129,23 +131,48 @@ std::string comment_of(const std::string& line) {
   return first == std::string::npos ? "" : line.substr(first, last + 1 - first);
 }
 
-/// A part's name may hold blanks: it is all of the text between the first word and the last.
+constexpr std::string_view kGaps = " \t\r=";
+
+// Takes the last word off the line.
+std::string_view take_last(std::string_view& line) {
+  line = line.substr(0, line.find_last_not_of(kGaps) + 1);
+  const std::size_t gap = line.find_last_of(kGaps);
+  const std::size_t begin = gap == std::string_view::npos ? 0 : gap + 1;
+  const std::string_view word = line.substr(begin);
+  line = line.substr(0, begin);
+  return word;
+}
+
+std::optional<std::int64_t> read_step(std::string_view word) {
+  std::int64_t step = 0;
+  const auto [end, failure] = std::from_chars(word.data(), word.data() + word.size(), step);
+  if (failure != std::errc() || end != word.data() + word.size()) return std::nullopt;
+  return step;
+}
+
+/// A part's name may hold blanks: it is all of the text between the first word and the treatment.
 void read_part(OpPolicy& policy, std::string_view line) {
-  constexpr std::string_view kGaps = " \t\r=";
-  const std::string_view first = "part", last = name_of(OpCategory::fp32);
-  std::string_view name = line.substr(line.find(first) + first.size());
-  name = name.substr(0, name.find_last_not_of(kGaps) + 1);
-  const bool ends_so = name.ends_with(last);
-  if (ends_so) name.remove_suffix(last.size());
-  const std::size_t begin = name.find_first_not_of(kGaps), end = name.find_last_not_of(kGaps);
-  const bool is_named = begin != std::string_view::npos && end + 1 < name.size();
-  const bool is_twice =
-      is_named && name.substr(0, end + 1).ends_with(std::string(" ").append(last));
-  if (!ends_so || !is_named || is_twice)
-    refuse({.what = "a line of a part holds its name and fp32",
+  const std::string_view first = "part";
+  const auto refuse_form = [&] {
+    refuse({.what = "a line of a part holds its name and how it computes",
             .seen = line,
             .advice = "as in: part encoder.norm fp32"});
-  policy.keep_part_in_fp32(name.substr(begin, end + 1 - begin));
+  };
+  std::string_view name = line.substr(line.find(first) + first.size());
+  std::string_view treatment = take_last(name);
+  std::optional<std::int64_t> until;
+  std::string_view shorter = name;
+  if (take_last(shorter) == "until") {
+    until = read_step(treatment);
+    if (!until) refuse_form();
+    name = shorter;
+    treatment = take_last(name);
+  }
+  const std::size_t begin = name.find_first_not_of(kGaps), end = name.find_last_not_of(kGaps);
+  if (begin == std::string_view::npos || treatment.empty()) refuse_form();
+  name = name.substr(begin, end + 1 - begin);
+  if (name.ends_with(std::string(" ").append(treatment))) refuse_form();
+  policy.set_part(name, treatment, until);
 }
 
 void read_line(OpPolicy& policy, const std::string& text) {
@@ -277,8 +304,9 @@ std::string OpPolicy::to_string() const {
     if (written.insert(together ? base : exact(rule.op)).second)
       text += line_of(together ? base : exact(rule.op), rule);
   }
-  for (const std::string& part : fp32_parts_)
-    text += "part " + part + " " + std::string(name_of(OpCategory::fp32)) + "\n";
+  for (const PartRule& rule : parts_)
+    text += "part " + rule.part + " " + rule.treatment +
+            (rule.until ? " until " + std::to_string(*rule.until) : "") + "\n";
   return text;
 }
 
@@ -286,9 +314,38 @@ void OpPolicy::to_file(const std::filesystem::path& path) const {
   write_atomically(path, to_string(), "name another file");
 }
 
-OpPolicy& OpPolicy::keep_part_in_fp32(std::string_view part) {
-  if (std::ranges::find(fp32_parts_, part) == fp32_parts_.end()) fp32_parts_.emplace_back(part);
+OpPolicy& OpPolicy::set_part(std::string_view part, std::string_view treatment,
+                             std::optional<std::int64_t> until) {
+  constexpr const char* kWhere = "OpPolicy.set_part";
+  const bool is_recipe = quantization::find_recipe(treatment) != nullptr;
+  std::vector<std::string> known{std::string(name_of(OpCategory::fp32)),
+                                 std::string(name_of(OpCategory::lower_precision))};
+  if (!is_recipe && std::ranges::find(known, treatment) == known.end()) {
+    for (const auto& recipe : quantization::recipes()) known.emplace_back(recipe.name);
+    refuse({.where = kWhere,
+            .what = "a part cannot compute so",
+            .seen = treatment,
+            .advice = did_you_mean(treatment, known) + "; as in: part encoder.norm fp32"});
+  }
+  if (until && (!is_recipe || *until < 1))
+    refuse({.where = kWhere,
+            .what = "until names the first step without a recipe",
+            .seen = std::string(treatment) + " until " + std::to_string(*until),
+            .accepted = "a recipe, and a step of 1 or more"});
+  std::erase_if(parts_, [&](const PartRule& rule) { return rule.part == part; });
+  parts_.push_back({std::string(part), std::string(treatment), until});
   return *this;
+}
+
+OpPolicy& OpPolicy::keep_part_in_fp32(std::string_view part) {
+  return set_part(part, name_of(OpCategory::fp32));
+}
+
+std::vector<std::string> OpPolicy::fp32_parts() const {
+  std::vector<std::string> names;
+  for (const PartRule& rule : parts_)
+    if (rule.treatment == name_of(OpCategory::fp32)) names.push_back(rule.part);
+  return names;
 }
 
 OpPolicy& OpPolicy::set(std::string_view op, OpCategory category, std::string_view reason) {

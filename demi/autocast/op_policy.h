@@ -4,11 +4,16 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "demi/core/export.h"
+
+namespace torch::nn {
+class Module;
+}
 
 namespace demi {
 
@@ -38,6 +43,16 @@ struct OpRule {
   std::string reason;   // why; a file's comment
 };
 
+/// One line about a part of a model: "part encoder.norm fp32".
+struct PartRule {
+  std::string part;  // its name in the model, "encoder.norm"; "*": the model itself
+  /// fp32; lower_precision: as a region has it, for a part of one that is named before; or a
+  /// recipe, whose layers multiply numbers of 8 or 4 bits (quantization::recipes).
+  std::string treatment;
+  /// The first step without the recipe ("until 8200"), counted from 0. Absent: none.
+  std::optional<std::int64_t> until = {};
+};
+
 /// The dtypes that ops run in: a list of changes to LibTorch's own lists for the device. A value
 /// type.
 ///
@@ -59,11 +74,17 @@ class DEMI_API OpPolicy {
   /// The names that named() knows.
   static std::vector<std::string> names();
 
+  /// The policy by which a whole network trains in a recipe: `part * RECIPE`, and lower_precision
+  /// for its last linear layer, and for as many before that as the recipe leaves out (15 % in
+  /// nvfp4, arXiv 2509.25149). Throws UsageError with the nearest known name for an unknown recipe,
+  /// and for a network in which it has no layer.
+  static OpPolicy of_recipe(std::string_view recipe, const torch::nn::Module& network);
+
   /// Reads a file with a line for each op: `softmax fp32` or `softmax.int = fp32`. `softmax.` is
-  /// the overload without a name alone. A line `policy NAME` starts from a named policy, `part NAME
-  /// fp32` is keep_part_in_fp32(). `#` starts a comment, which is the reason of its line's rule.
-  /// Throws DataError if the file cannot be read, and UsageError with the line's number if a line
-  /// is wrong.
+  /// the overload without a name alone. A line `policy NAME` starts from a named policy. A line
+  /// `part NAME fp32`, `part NAME mxfp8` or `part NAME nvfp4 until 8200` is a PartRule. `#` starts
+  /// a comment, which is the reason of its line's rule. Throws DataError if the file cannot be
+  /// read, and UsageError with the line's number if a line is wrong.
   static OpPolicy from_file(const std::filesystem::path& path);
   /// Reads the text of such a file. `source` is its name in messages, before the line's number.
   static OpPolicy from_text(const std::string& text, const std::string& source = "policy");
@@ -79,11 +100,19 @@ class DEMI_API OpPolicy {
   OpPolicy& set(std::string_view op, OpCategory category,
                 std::string_view reason = "set by the user");
 
-  /// A part of a model ("encoder.norm") that computes in FP32. A region does not know the model:
-  /// demi::apply(policy, module) applies it.
+  /// Says how a part of a model computes (PartRule). Of two rules for one part the last counts, and
+  /// so it does of rules for a part and for one within it. A region does not know the model:
+  /// demi::apply(policy, module) applies the rules. Throws UsageError for an unknown treatment, and
+  /// for `until` without a recipe or below 1.
+  OpPolicy& set_part(std::string_view part, std::string_view treatment,
+                     std::optional<std::int64_t> until = std::nullopt);
+  /// The rules, in the order in which they are applied.
+  const std::vector<PartRule>& parts() const { return parts_; }
+
+  /// A part of a model ("encoder.norm") that computes in FP32: set_part(part, "fp32").
   OpPolicy& keep_part_in_fp32(std::string_view part);
-  /// The names of those parts, in the order in which they were first named, each once.
-  const std::vector<std::string>& fp32_parts() const { return fp32_parts_; }
+  /// The names of those parts, each once.
+  std::vector<std::string> fp32_parts() const;
 
   /// The changes to LibTorch's lists, one rule for each overload. Of two rules for one op the last
   /// counts.
@@ -94,7 +123,7 @@ class DEMI_API OpPolicy {
 
  private:
   std::vector<OpRule> changes_;
-  std::vector<std::string> fp32_parts_;
+  std::vector<PartRule> parts_;
 };
 
 /// The policy of regions that name none, and of at::autocast's own setters. A change takes effect

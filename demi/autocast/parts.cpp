@@ -6,9 +6,11 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <mutex>
 #include <shared_mutex>
 #include <unordered_map>
+#include <utility>
 
 #include "demi/tensor/replacement_notice.h"
 
@@ -20,7 +22,7 @@ namespace {
 template <class Holder>
 struct Mark {
   Holder of;
-  c10::ScalarType dtype;
+  PartMark says;
 };
 
 using Parameter = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -34,7 +36,12 @@ struct Marks {
   // into another parameter, by set_data().
   std::unordered_map<const c10::StorageImpl*, Mark<Memory>> by_memory;
 
-  void count() { marked_parameters = static_cast<int>(by_parameter.size() + by_memory.size()); }
+  void count() {
+    marked_parameters = static_cast<int>(by_parameter.size() + by_memory.size());
+    const auto has_recipe = [](const auto& entry) { return !!entry.second.says.quantized; };
+    quantized_parameters = static_cast<int>(std::ranges::count_if(by_parameter, has_recipe) +
+                                            std::ranges::count_if(by_memory, has_recipe));
+  }
 };
 
 Marks& marks() {
@@ -48,42 +55,42 @@ c10::StorageImpl* memory_of(const at::Tensor& tensor) {
 }
 
 // The caller holds the lock.
-std::optional<c10::ScalarType> by_parameter(const Marks& all, const at::Tensor& tensor) {
+std::optional<PartMark> by_parameter(const Marks& all, const at::Tensor& tensor) {
   auto found = all.by_parameter.find(tensor.unsafeGetTensorImpl());
   if (found == all.by_parameter.end() && tensor.is_view())
     found = all.by_parameter.find(tensor._base().unsafeGetTensorImpl());
   if (found == all.by_parameter.end()) return std::nullopt;
-  return found->second.dtype;
+  return found->second.says;
 }
 
 // The caller holds the lock.
-std::optional<c10::ScalarType> by_memory(const Marks& all, const at::Tensor& tensor) {
+std::optional<PartMark> by_memory(const Marks& all, const at::Tensor& tensor) {
   if (all.by_memory.empty()) return std::nullopt;
   const auto found = all.by_memory.find(memory_of(tensor));
   if (found == all.by_memory.end()) return std::nullopt;
-  return found->second.dtype;
+  return found->second.says;
 }
 
 // A copy within a graph is a result of the parameter, not another parameter. The mark of a
 // parameter is younger than that of its memory: a policy that was applied later counts.
-std::optional<c10::ScalarType> dtype_of_copies(const at::Tensor& tensor) {
+std::optional<PartMark> mark_of_copies(const at::Tensor& tensor) {
   auto& all = marks();
   const std::shared_lock lock(all.mutex);
-  if (const auto dtype = by_parameter(all, tensor))
-    return at::GradMode::is_enabled() ? std::nullopt : dtype;
+  if (auto mark = by_parameter(all, tensor))
+    return at::GradMode::is_enabled() ? std::nullopt : std::move(mark);
   return by_memory(all, tensor);
 }
 
 at::Tensor marked_like(const at::Tensor& original, at::Tensor copy) {
   if (!parts_in_use()) return copy;
-  const auto dtype = dtype_of_copies(original);
+  const auto mark = mark_of_copies(original);
   c10::StorageImpl* memory = memory_of(copy);
-  if (!dtype || !memory) return copy;
+  if (!mark || !memory) return copy;
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
   all.by_memory.insert_or_assign(
       memory,
-      Mark<Memory>{Memory(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)), *dtype});
+      Mark<Memory>{Memory(c10::intrusive_ptr<c10::StorageImpl>::reclaim_copy(memory)), *mark});
   all.count();
   return copy;
 }
@@ -119,13 +126,13 @@ void watch_copies() {
 // The mark goes to the parameter that stands in the place of another one.
 void pass_on(const tensor::Replacement& replacement) {
   auto& all = marks();
-  std::optional<c10::ScalarType> dtype;
+  std::optional<PartMark> mark;
   {
     const std::shared_lock lock(all.mutex);
-    dtype = by_parameter(all, replacement.old);
-    if (!dtype) dtype = by_memory(all, replacement.old);
+    mark = by_parameter(all, replacement.old);
+    if (!mark) mark = by_memory(all, replacement.old);
   }
-  if (dtype) mark_part(replacement.by, *dtype);
+  if (mark) mark_part(replacement.by, *std::move(mark));
 }
 
 void watch_replacements() {
@@ -134,13 +141,14 @@ void watch_replacements() {
 
 }  // namespace
 
-void mark_part(const at::Tensor& parameter, c10::ScalarType dtype) {
+void mark_part(const at::Tensor& parameter, PartMark mark) {
   watch_copies();
   watch_replacements();
   auto& all = marks();
   const std::unique_lock lock(all.mutex);
-  all.by_parameter.insert_or_assign(parameter.unsafeGetTensorImpl(),
-                                    Mark<Parameter>{Parameter(parameter.getIntrusivePtr()), dtype});
+  all.by_parameter.insert_or_assign(
+      parameter.unsafeGetTensorImpl(),
+      Mark<Parameter>{Parameter(parameter.getIntrusivePtr()), std::move(mark)});
   all.count();
 }
 
@@ -163,17 +171,29 @@ void forget_dead_parts() {
 
 int count_marked_parameters() { return marked_parameters; }
 
-std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor) {
+std::optional<PartMark> mark_of_part(const at::Tensor& tensor) {
   auto& all = marks();
-  std::optional<c10::ScalarType> dtype;
+  std::optional<PartMark> mark;
   {
     const std::shared_lock lock(all.mutex);
-    if (const auto of_parameter = by_parameter(all, tensor)) return of_parameter;
-    dtype = by_memory(all, tensor);
+    if (auto of_parameter = by_parameter(all, tensor)) return of_parameter;
+    mark = by_memory(all, tensor);
   }
   // Marks the parameter itself, which may get other memory later.
-  if (dtype) mark_part(tensor.is_view() ? at::Tensor(tensor._base()) : tensor, *dtype);
-  return dtype;
+  if (mark) mark_part(tensor.is_view() ? at::Tensor(tensor._base()) : tensor, *mark);
+  return mark;
+}
+
+std::optional<c10::ScalarType> dtype_of_part(const at::Tensor& tensor) {
+  const auto mark = mark_of_part(tensor);
+  if (!mark || mark->dtype == c10::ScalarType::Undefined) return std::nullopt;
+  return mark->dtype;
+}
+
+std::shared_ptr<const quantization::QuantizedWeight> recipe_of_part(const at::Tensor& tensor) {
+  if (quantized_parameters.load(std::memory_order_relaxed) == 0 || !tensor.defined()) return {};
+  const auto mark = mark_of_part(tensor);
+  return mark && mark->quantized && mark->quantized->is_in_force() ? mark->quantized : nullptr;
 }
 
 }  // namespace demi

@@ -10,13 +10,14 @@
 #include "demi/autocast/policy.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "demi/quantization/recipe.h"
 
 namespace demi {
 namespace {
 
 using c10::ScalarType;
 
-const std::array<Precision, 7> kPrecisions{{
+const std::array<Precision, 7> kFormats{{
     {"fp32", ScalarType::Float, std::nullopt, false},
     {"tf32", ScalarType::Float, std::nullopt, true},
     {"fp16", ScalarType::Float, ScalarType::Half, false},
@@ -25,6 +26,14 @@ const std::array<Precision, 7> kPrecisions{{
     {"fp16-true", ScalarType::Half, std::nullopt, false},
     {"bf16-true", ScalarType::BFloat16, std::nullopt, false},
 }};
+
+// A recipe's layers lie in a region of bf16.
+std::vector<Precision> formats_and_recipes() {
+  std::vector<Precision> all(kFormats.begin(), kFormats.end());
+  for (const quantization::Recipe& recipe : quantization::recipes())
+    all.push_back({recipe.name, ScalarType::Float, ScalarType::BFloat16, false, recipe.name});
+  return all;
+}
 
 constexpr std::pair<std::string_view, std::string_view> kOtherNames[] = {
     {"32", "fp32"},
@@ -71,18 +80,21 @@ double parse_scale(std::string_view text) {
 
 }  // namespace
 
-std::span<const Precision> precisions() { return kPrecisions; }
+std::span<const Precision> precisions() {
+  static const auto* all = new std::vector<Precision>(formats_and_recipes());
+  return *all;
+}
 
 const Precision& parse_precision(std::string_view name) {
   std::string_view wanted = name;
   for (const auto& [other, ours] : kOtherNames) {
     if (other == name) wanted = ours;
   }
-  for (const Precision& precision : kPrecisions) {
+  for (const Precision& precision : precisions()) {
     if (precision.name == wanted) return precision;
   }
   std::vector<std::string> known;
-  for (const Precision& precision : kPrecisions) known.emplace_back(precision.name);
+  for (const Precision& precision : precisions()) known.emplace_back(precision.name);
   std::string advice = did_you_mean(name, known);
   for (const auto& [word, meant] : kMeant)
     if (word == name)

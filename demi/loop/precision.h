@@ -14,10 +14,13 @@ namespace demi {
 /// The formats in which a run stores its weights and computes. Mixed: FP32 weights and an autocast
 /// region of a 16-bit format. True: weights and computation in one format.
 struct Precision {
-  std::string_view name;                    // fp32, tf32, fp16, bf16, fp64, fp16-true, bf16-true
+  std::string_view
+      name;  // fp32, tf32, fp16, bf16, fp64, fp16-true, bf16-true, or a recipe's: mxfp8
   c10::ScalarType weights;                  // of parameters and inputs
   std::optional<c10::ScalarType> autocast;  // the region's dtype; none: no region
   bool tf32;  // FP32 matrix products and convolutions may use tf32 (CUDA)
+  /// What linear layers multiply in within the region (OpPolicy::of_recipe); empty: its dtype.
+  std::string_view recipe = {};
   /// Whether it has a region: FP32 weights that are cast for the ops.
   bool is_mixed() const { return autocast.has_value(); }
   /// The dtype of the weights file that one would ship: 16 bits for a mixed run.

@@ -224,6 +224,10 @@ void RecordedWork::add_settings(Key& key) {
   for (const at::Tensor& one : parameters_) {
     const auto dtype = dtype_of_part(one);
     key.push_back(dtype ? static_cast<std::int64_t>(*dtype) : -1);
+    // A replay would repeat roundings by chance: each batch of theirs is another kind.
+    const auto recipe = recipe_of_part(one);
+    key.push_back(recipe ? static_cast<std::int64_t>(recipe->number) : -1);
+    if (recipe && recipe->recipe->gradient.by_chance) key.push_back(recipe->run->batch);
   }
 }
 

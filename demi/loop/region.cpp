@@ -2,6 +2,7 @@
 
 #include <ATen/autocast_mode.h>
 
+#include "demi/autocast/apply.h"
 #include "demi/autocast/policy.h"
 
 namespace demi::loop {
@@ -22,6 +23,11 @@ Autocast region_of(const Precision& precision, c10::Device device,
   return Autocast(
       device.type(),
       AutocastOptions{.dtype = precision.autocast, .enabled = precision.is_mixed(), .policy = ops});
+}
+
+void apply_recipe(const Precision& precision, torch::nn::Module& model) {
+  if (precision.recipe.empty() || !precision.is_mixed() || !quantized_layers(model).empty()) return;
+  demi::apply(OpPolicy::of_recipe(precision.recipe, model), model);
 }
 
 // Switches the regions off for LibTorch; they stay open, with their copies of weights.

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <c10/core/Device.h>
+#include <torch/nn/module.h>
 
 #include <optional>
 #include <vector>
@@ -23,6 +24,10 @@ DEMI_API Backends backends_in(const Precision& precision, const Backends& given)
 /// the policy's region, which runs softmax in FP32.
 DEMI_API Autocast region_of(const Precision& precision, c10::Device device,
                             const std::optional<OpPolicy>& ops = std::nullopt);
+
+/// Applies OpPolicy::of_recipe to a model, if the precision has a recipe and a region, and no
+/// weight of the model has one (demi::apply).
+DEMI_API void apply_recipe(const Precision& precision, torch::nn::Module& model);
 
 /// Switches off, while it lives, the regions that the caller has open for the CPU or `device`: a
 /// fit or an evaluation computes the same wherever it is called.

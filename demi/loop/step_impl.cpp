@@ -7,6 +7,7 @@
 
 #include <utility>
 
+#include "demi/autocast/apply.h"
 #include "demi/autocast/backward.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
@@ -86,6 +87,7 @@ Step::Impl::Impl(Job of, const Options& with, const graph::GraphSource& source)
   if (!run.precision.is_mixed() && run.precision.weights != c10::kFloat)
     for (const NamedModel& model : job.models)
       to_precision(*model.module, run.precision.weights, /*keep_normalisation_fp32=*/false);
+  for (const NamedModel& model : job.models) apply_recipe(run.precision, *model.module);
   if (options.guard_statistics)
     for (const NamedModel& model : job.models) guards.emplace_back(*model.module);
   if (options.low_precision_grads) low_precision.emplace(job.optimizers);
@@ -234,6 +236,8 @@ void Step::Impl::begin(const MicroBatch& how, bool remembers) {
   turns.check(how);
   check_weight(how.weight);
   epoch = how.epoch;
+  if (!claim->is_open()) batches_begun = 0;
+  set_step(*module, steps, steps * options.accumulate + batches_begun++);
   if (claim->is_open()) return;
   claim->set_open(true);
   if (!remembers) return;

@@ -40,6 +40,7 @@ struct Step::Impl final : tensor::ReplacementObserver {
   Turns turns;
   at::Tensor last_loss;
   int64_t epoch = 1;
+  int64_t batches_begun = 0;  // of the step, for layers with a recipe
 
   int64_t steps = 0;
   std::optional<Recorder> recorder;

@@ -21,15 +21,15 @@ class KeptParts {
       for (const std::string& part : policy.fp32_parts())
         if (module.key() == part)
           for (const at::Tensor& p : module.value()->parameters()) {
-            before_.emplace_back(p, dtype_of_part(p));
+            before_.emplace_back(p, mark_of_part(p));
             mark_part(p, c10::kFloat);
           }
   }
   // Restores from the back: a parameter that two parts have was marked when the second one came.
   ~KeptParts() {
     while (!before_.empty()) {
-      const auto& [parameter, dtype] = before_.back();
-      dtype ? mark_part(parameter, *dtype) : unmark_part(parameter);
+      const auto& [parameter, mark] = before_.back();
+      mark ? mark_part(parameter, *mark) : unmark_part(parameter);
       before_.pop_back();
     }
   }
@@ -37,7 +37,7 @@ class KeptParts {
   KeptParts& operator=(const KeptParts&) = delete;
 
  private:
-  std::vector<std::pair<at::Tensor, std::optional<c10::ScalarType>>> before_;
+  std::vector<std::pair<at::Tensor, std::optional<PartMark>>> before_;
 };
 
 }  // namespace

@@ -68,8 +68,9 @@ std::string agreement_on(const std::optional<OpPolicy>& policy) {
   if (!policy) return text;
   for (const OpRule& rule : policy->changes())
     text += fmt::format("op_policy: {} {}\n", rule.op, name_of(rule.category));
-  for (const std::string& part : policy->fp32_parts())
-    text += fmt::format("op_policy: part {} fp32\n", part);
+  for (const PartRule& rule : policy->parts())
+    text += fmt::format("op_policy: part {} {} until {}\n", rule.part, rule.treatment,
+                        rule.until.value_or(-1));
   return text;
 }
 

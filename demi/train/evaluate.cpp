@@ -287,12 +287,14 @@ void Evaluator::Impl::add(Sums& sums, int64_t position) {
 
 Evaluator::Evaluator(Network network, const data::Loader& loader, EvaluateOptions options)
     : impl_(std::make_unique<Impl>(std::move(network), loader, std::move(options))) {
+  loop::apply_recipe(impl_->options.precision, *impl_->network.module);
   impl_->make_graphs(nullptr);
 }
 
 Evaluator::Evaluator(Network network, const data::Loader& loader, EvaluateOptions options,
                      loop::Step& beside)
     : impl_(std::make_unique<Impl>(std::move(network), loader, std::move(options))) {
+  loop::apply_recipe(impl_->options.precision, *impl_->network.module);
   impl_->make_graphs(&beside);
 }
 

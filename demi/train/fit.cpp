@@ -173,7 +173,8 @@ void Fit::begin() {
   }
   const at::NoGradGuard no_grad;
   set_gradients(*resume_point_, setup_);
-  if (progress_.window.is_open()) step_->reopen(resume_point_->statistics);
+  if (progress_.window.is_open())
+    step_->reopen(resume_point_->statistics, progress_.position % options_.accumulate);
   // The sums of an open step are in those of rank 0.
   const bool holds_window = setup_.ranks.is_first();
   loop::Sums& sums = progress_.window.sums;

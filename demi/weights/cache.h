@@ -17,12 +17,22 @@
 // region).
 namespace demi::weights {
 
-/// A parameter that is owned, with its copies.
+/// What derived() keeps of one parameter under one key.
+struct DerivedTensors {
+  std::uint64_t key;
+  LeafState made_of;
+  std::vector<at::Tensor> tensors;
+  ReadyOn ready;
+  Footprint footprint;
+};
+
+/// A parameter that is owned, with its copies and what else is made of it.
 struct OwnedParameter {
   at::Tensor parameter;  // held, so that its address is never reused as a key
   int owners = 0;        // calls of own() less those of disown()
   Copies copies;
   CapturedSteps captured;
+  std::vector<DerivedTensors> derived;
 };
 
 using WeakLeaf = c10::weak_intrusive_ptr<c10::TensorImpl, c10::UndefinedTensorImpl>;
@@ -126,6 +136,7 @@ bool uses_hooks();
 /// Destroys the copies with the lock held, and the tensors that they held, whose destructors may
 /// run any code, without it.
 void discard(std::vector<LowCopy>&& copies);
+void discard(std::vector<DerivedTensors>&& derived);
 
 /// Copies that are in no table; discards them at the end of the scope.
 struct UnlistedCopies {

@@ -40,12 +40,7 @@ Footprint& Footprint::operator=(Footprint&& other) noexcept {
   return *this;
 }
 
-std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks,
-                                     const LowCopy* replaces) {
-  const std::int64_t bytes = leaf.numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
-  if (bytes == 0 || !leaf.is_non_overlapping_and_dense()) return std::nullopt;
-  const std::int64_t others = counters().bytes - (replaces ? replaces->footprint.bytes() : 0);
-  if (others + bytes > counters().capacity) return std::nullopt;
+std::optional<LeafState> state_of(const at::Tensor& leaf, bool hooks) {
   const std::int64_t version = tensor::version_of(*leaf.unsafeGetTensorImpl());
   std::shared_ptr<StorageMark> mark;
   if (hooks) {
@@ -55,18 +50,25 @@ std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dty
     return std::nullopt;  // nothing would report a write
   }
   const std::uint64_t epoch = mark ? mark->epoch() : 0;
-  return LowCopy{.dtype = dtype,
-                 .low = {},
-                 .aliases = {},
-                 .mark = std::move(mark),
-                 .epoch = epoch,
-                 .version = version,
-                 .low_version = 0,
-                 .data = leaf.storage().data(),
-                 .storage = leaf.storage().getWeakStorageImpl(),
-                 .storage_offset = leaf.storage_offset(),
-                 .ready = {},
-                 .footprint = Footprint(bytes)};
+  return LeafState{.mark = std::move(mark),
+                   .epoch = epoch,
+                   .version = version,
+                   .data = leaf.storage().data(),
+                   .storage = leaf.storage().getWeakStorageImpl(),
+                   .storage_offset = leaf.storage_offset()};
+}
+
+std::optional<LowCopy> announce_copy(const at::Tensor& leaf, c10::ScalarType dtype, bool hooks,
+                                     const LowCopy* replaces) {
+  const std::int64_t bytes = leaf.numel() * static_cast<std::int64_t>(c10::elementSize(dtype));
+  if (bytes == 0 || !leaf.is_non_overlapping_and_dense()) return std::nullopt;
+  const std::int64_t others = counters().bytes - (replaces ? replaces->footprint.bytes() : 0);
+  if (others + bytes > counters().capacity) return std::nullopt;
+  std::optional<LeafState> state = state_of(leaf, hooks);
+  if (!state) return std::nullopt;
+  return LowCopy{*std::move(state), dtype,        /*low=*/{},      /*aliases=*/{},
+                 /*low_version=*/0,
+                 /*in_step=*/false, /*ready=*/{}, Footprint(bytes)};
 }
 
 bool fill(LowCopy& copy, const at::Tensor& leaf, const at::Tensor& memory) {

@@ -57,35 +57,48 @@ class Footprint {
   std::int64_t bytes_;
 };
 
+/// The state of a leaf at the time when something was made of its values. Read and changed under
+/// cache_mutex().
+struct LeafState {
+  /// Empty only if hooks are not used (Mode::region on LibTorch 2.11).
+  std::shared_ptr<StorageMark> mark;
+  std::uint64_t epoch;   // of the mark
+  std::int64_t version;  // -1 for an inference tensor, which has none
+  const void* data;      // of the storage
+  /// While this weak pointer lives, no other storage gets the address.
+  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
+  std::int64_t storage_offset;
+
+  /// Whether nothing has written to the leaf since, nor moved it. Call with the shared lock.
+  bool is_of(const c10::TensorImpl& leaf) const {
+    const c10::StorageImpl* now = leaf.unsafe_storage().unsafeGetStorageImpl();
+    if (mark && !(mark->intact(now) && mark->epoch() == epoch)) return false;
+    return storage._unsafe_get_target() == now && tensor::version_of(leaf) == version &&
+           now->data() == data && leaf.storage_offset() == storage_offset;
+  }
+};
+
+/// The state of the leaf now. Hooks its storage, if `hooks`. Empty if nothing would report a write.
+/// Call with the exclusive lock.
+std::optional<LeafState> state_of(const at::Tensor& leaf, bool hooks);
+
 /// One low precision copy of one FP32 leaf, and the state of the leaf for which it is valid. Made,
 /// changed and destroyed with the exclusive lock of cache_mutex(), read with the shared one.
-struct LowCopy {
+struct LowCopy : LeafState {
   c10::ScalarType dtype;
   at::Tensor low;   // sizes and strides of the leaf; not part of any graph
   Aliases aliases;  // same storage, gradient edge to the leaf; empty until a graph needs them
-  /// Empty only if hooks are not used (Mode::region on LibTorch 2.11).
-  std::shared_ptr<StorageMark> mark;
-  std::uint64_t epoch;       // of the mark
-  std::int64_t version;      // of the leaf; -1 for an inference tensor, which has none
   std::int64_t low_version;  // of low: changes if a view of it that an op returned is written to
-  const void* data;          // of the leaf's storage
-  /// The leaf's storage. While this weak pointer lives, no other storage gets its address.
-  c10::weak_intrusive_ptr<c10::StorageImpl> storage;
-  std::int64_t storage_offset;
-  bool in_step = false;  // between begin() and finish() of a StepTargets
-  ReadyOn ready;         // the streams that may use it
+  bool in_step;              // between begin() and finish() of a StepTargets
+  ReadyOn ready;             // the streams that may use it
   Footprint footprint;
 };
 
 /// The rule of validity: nothing that the copy depends on has changed. Call with the shared lock.
 /// Inline, because every op on a weight calls it.
 inline bool is_current(const LowCopy& copy, const c10::TensorImpl& leaf) {
-  const c10::StorageImpl* storage = leaf.unsafe_storage().unsafeGetStorageImpl();
-  if (copy.mark && !(copy.mark->intact(storage) && copy.mark->epoch() == copy.epoch)) return false;
-  if (copy.storage._unsafe_get_target() != storage) return false;
   const c10::TensorImpl& low = *copy.low.unsafeGetTensorImpl();
-  return tensor::version_of(leaf) == copy.version && tensor::version_of(low) == copy.low_version &&
-         storage->data() == copy.data && leaf.storage_offset() == copy.storage_offset &&
+  return copy.is_of(leaf) && tensor::version_of(low) == copy.low_version &&
          tensor::same(leaf.sizes(), low.sizes()) && tensor::same(leaf.strides(), low.strides());
 }
 

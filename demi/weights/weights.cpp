@@ -281,15 +281,19 @@ at::Tensor copy_of(const at::Tensor& tensor, c10::ScalarType dtype, int handles)
 
 void drop_owned_copies() {
   std::vector<LowCopy> dropped;
+  std::vector<DerivedTensors> derived;
   {
     const std::unique_lock lock(cache_mutex());
     ++owned_generation;
     for (auto& [leaf, entry] : owned()) {
       std::move(entry.copies.begin(), entry.copies.end(), std::back_inserter(dropped));
       entry.copies.clear();
+      std::move(entry.derived.begin(), entry.derived.end(), std::back_inserter(derived));
+      entry.derived.clear();
     }
   }
   discard(std::move(dropped));
+  discard(std::move(derived));
 }
 
 }  // namespace
@@ -321,6 +325,7 @@ void disown(const at::Tensor& parameter) {
     table.erase(found);
   }
   discard(std::move(last.copies));
+  discard(std::move(last.derived));
 }
 
 bool is_owned(const at::Tensor& parameter) {

@@ -108,7 +108,7 @@ class Runner {
   static train::Network network_of(const settings::Resolved& run,
                                    const workload::Workload& workload) {
     train::Network network = workload.make_network(static_cast<uint64_t>(run.config.seed));
-    settings::keep_in_fp32(run, network);
+    settings::apply_policy(run, network);
     return network;
   }
   // The schedule is made for all steps, where an epoch has fewer.

@@ -61,7 +61,7 @@ class Steps {
       : device_(run.device),
         loader_(workload.train, run.config.batch_size),
         network_(workload.make_network(static_cast<std::uint64_t>(run.config.seed))) {
-    settings::keep_in_fp32(run, network_);
+    settings::apply_policy(run, network_);
     torch::manual_seed(static_cast<std::uint64_t>(run.config.seed));
     // A schedule is made for the epoch, or for all steps here if it has fewer.
     const std::int64_t all =

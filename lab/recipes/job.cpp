@@ -244,7 +244,7 @@ void Job::begin() {
   const auto seed = static_cast<uint64_t>(config_.seed);
   network_ = workload_.make_network(seed);
   result_.parameters = models::parameter_count(*network_.module);
-  settings::keep_in_fp32(run_, network_);
+  settings::apply_policy(run_, network_);
   if (options_.group && config_.sync_batch_norm)
     distributed::synchronise_batch_norm(*network_.module, *options_.group);
   random_ = std::make_unique<RandomNumbers>(device_, seed);
@@ -557,10 +557,10 @@ void Job::test() {
         workload::model_texts(run_, workload_, /*is_average=*/config_.ema > 0));
     shipped = workload_.make_network(seed + 1);
     workload::load_shipped_weights(*shipped.module, precision, file);
-    if (precision.is_mixed()) settings::keep_in_fp32(run_, shipped);
+    if (precision.is_mixed()) settings::apply_policy(run_, shipped);
   } else if (ships) {
     to_precision(*shipped.module, precision.shipped());
-    if (precision.is_mixed()) settings::keep_in_fp32(run_, shipped);
+    if (precision.is_mixed()) settings::apply_policy(run_, shipped);
   }
   // The other ranks get what rank 0 read.
   if (ships && options_.group) distributed::broadcast_weights(*shipped.module, *options_.group);

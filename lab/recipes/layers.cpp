@@ -339,7 +339,7 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options,
       train::Network network = workload.make_network(seed);
       copy_weights(*exact.module, *network.module);
       if (!precision.is_mixed()) network.module->to(precision.weights);
-      settings::keep_in_fp32(run, network);
+      settings::apply_policy(run, network);
       low = trace_layers(run, network, batch, one.loss_scale);
       if (low.finite_gradients || !is_dynamic(run) || one.loss_scale <= 1) break;
       one.loss_scale = std::max(1.0, one.loss_scale * run.config.backoff_factor);

@@ -81,7 +81,7 @@ struct LayerOptions {
 
 /// Compares the layers of a network, with the same weights and the same batch, in FP32 and in each
 /// of the runs. A dynamic loss scale is lowered from init_scale until the weights' gradients are
-/// finite, as training would, down to 1. Throws as load_workload and keep_in_fp32; UsageError if
+/// finite, as training would, down to 1. Throws as load_workload and apply_policy; UsageError if
 /// all of the runs are fp32.
 DEMI_API std::vector<LayerComparison> compare_layers(const LayerOptions& options,
                                                      const workload::Workload& workload);

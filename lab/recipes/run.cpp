@@ -19,7 +19,8 @@ void check_parts(std::span<const settings::Resolved> runs, const workload::Workl
                         .what = "a loss scale is asked for, and none",
                         .seen = run.label,
                         .advice = "leave out one of them"});
-    if (config.fp32_part.empty() && config.op_policy.empty()) continue;
+    if (config.fp32_part.empty() && config.op_policy.empty() && run.precision.recipe.empty())
+      continue;
     const bool is_16_bit =
         !run.precision.is_mixed() && at::isReducedFloatingType(run.precision.weights);
     if (is_16_bit)
@@ -29,7 +30,7 @@ void check_parts(std::span<const settings::Resolved> runs, const workload::Workl
                         .seen = config.fp32_part.empty() ? "a policy" : config.fp32_part,
                         .accepted = "a mixed precision (fp16, bf16), or one of FP32 or more"});
     if (!network.module) network = workload.make_network(static_cast<uint64_t>(config.seed));
-    settings::keep_in_fp32(resolved, network);
+    settings::apply_policy(resolved, network);
   }
 }
 

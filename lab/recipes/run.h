@@ -99,7 +99,7 @@ struct RunResult {
   std::vector<SlowCause> slow_causes;  // of a minor speedup, the first in order first
 };
 
-/// Throws what keep_in_fp32 would throw for one of these runs, before any of them is trained, and
+/// Throws what apply_policy would throw for one of these runs, before any of them is trained, and
 /// UsageError for settings that contradict a run.
 DEMI_API void check_parts(std::span<const settings::Resolved> runs,
                           const workload::Workload& workload);

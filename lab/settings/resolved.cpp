@@ -192,12 +192,18 @@ void require_parts(const train::Network& network, const std::vector<std::string>
 
 }  // namespace
 
-void keep_in_fp32(const Resolved& run, const train::Network& network) {
+void apply_policy(const Resolved& run, const train::Network& network) {
   require_parts(network, run.fp32_parts, "--fp32-part");
-  OpPolicy policy = run.op_policy.value_or(OpPolicy());
-  require_parts(network, policy.fp32_parts(), "--op-policy");
+  const OpPolicy given = run.op_policy.value_or(OpPolicy());
+  std::vector<std::string> named;
+  for (const PartRule& rule : given.parts())
+    if (rule.part != "*") named.push_back(rule.part);
+  require_parts(network, named, "--op-policy");
+  const std::string_view recipe = run.spec.autocast ? run.spec.precision.recipe : "";
+  OpPolicy policy = recipe.empty() ? OpPolicy() : OpPolicy::of_recipe(recipe, *network.module);
+  for (const PartRule& rule : given.parts()) policy.set_part(rule.part, rule.treatment, rule.until);
   for (const std::string& part : run.fp32_parts) policy.keep_part_in_fp32(part);
-  demi::apply(policy, *network.module);
+  demi::apply(policy, *network.module, static_cast<std::uint64_t>(run.config.seed));
 }
 
 namespace {

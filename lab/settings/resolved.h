@@ -76,9 +76,10 @@ DEMI_API std::vector<Resolved> resolve(const Config& config, std::span<const Run
 DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved& run,
                                                                  const train::Network& network);
 
-/// The parts of the network that fp32_parts and the op policy name compute in FP32 from now on.
-/// Throws UsageError with the nearest name for one that is not there, before anything is changed.
-DEMI_API void keep_in_fp32(const Resolved& run, const train::Network& network);
+/// The parts of the network compute as the precision's recipe, the op policy and fp32_parts say
+/// from now on, of which the later count. Throws UsageError with the nearest name for one that is
+/// not there, before anything is changed.
+DEMI_API void apply_policy(const Resolved& run, const train::Network& network);
 
 /// The learning rate by step, or an empty rule for a constant one.
 DEMI_API optim::lr::Schedule make_schedule(const Resolved& run, int64_t steps_per_epoch);

@@ -431,7 +431,7 @@ class PolicyFile : public ::testing::Test {
 
 std::string refusal_of(const Config& config, const train::Network& network) {
   try {
-    keep_in_fp32(resolve(config), network);
+    apply_policy(resolve(config), network);
   } catch (const UsageError& error) {
     return error.what();
   }
@@ -450,7 +450,7 @@ TEST_F(PolicyFile, NamesOpsAndPartsOfTheModel) {
   const auto options = trainer_options(resolve(config, parse_run("bf16")), 1);
   ASSERT_TRUE(options.op_policy);
   EXPECT_EQ(options.op_policy->changes().front().op, "mm");
-  keep_in_fp32(resolve(config), network);
+  apply_policy(resolve(config), network);
   const Autocast region(torch::kCPU);
   const at::Tensor x = torch::ones({2, 4});
   for (std::size_t i = 0; i < 3; ++i)
@@ -475,7 +475,7 @@ TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
               AllOf(HasSubstr("[--op-policy]"), HasSubstr("did you mean encoder?")));
   EXPECT_EQ(count_marked_parameters(), 0) << "nothing was changed";
   config.op_policy = path_ + ".none";
-  EXPECT_THROW(keep_in_fp32(resolve(config), network), DataError);
+  EXPECT_THROW(apply_policy(resolve(config), network), DataError);
 }
 
 TEST(Resolve, LooksUpTheWordsOfAConfig) {

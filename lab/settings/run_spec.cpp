@@ -149,8 +149,23 @@ RunSpec run_in(const Precision& precision) {
   return {.label = std::string(precision.name), .precision = precision, .loss_scale = {}};
 }
 
+namespace {
+
+// The length of the precision's name, which may hold a colon itself.
+std::size_t name_length(std::string_view text) {
+  std::size_t length = std::min(text.find(':'), text.size());
+  for (const Precision& precision : precisions()) {
+    const std::size_t n = precision.name.size();
+    if (n > length && text.starts_with(precision.name) && (n == text.size() || text[n] == ':'))
+      length = n;
+  }
+  return length;
+}
+
+}  // namespace
+
 RunSpec parse_run(std::string_view text) {
-  std::size_t colon = text.find(':');
+  std::size_t colon = text.find(':', name_length(text));
   RunSpec run = run_in(parse_precision(text.substr(0, colon)));
   while (colon != std::string_view::npos) {
     const std::size_t next = text.find(':', colon + 1);

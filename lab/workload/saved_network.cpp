@@ -16,7 +16,7 @@ train::Network saved_network(const settings::Resolved& run, train::Network made,
   load_weights(*made.module, weights);
   if (precision.is_mixed()) {
     to_precision(*made.module, precision.shipped());
-    settings::keep_in_fp32(run, made);
+    settings::apply_policy(run, made);
   } else {
     made.module->to(precision.weights);
   }
