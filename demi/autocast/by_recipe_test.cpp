@@ -83,6 +83,15 @@ TEST_F(Recipes, EachFormInWhichALinearLayerIsCalledMultipliesByTheRecipe) {
                                                     layer->bias.to(torch::kBFloat16))));
 }
 
+TEST_F(Recipes, ALayerWithoutABias) {
+  torch::nn::Linear layer(torch::nn::LinearOptions(32, 16).bias(false));
+  demi::apply(OpPolicy().set_part("*", "nvfp4"), *layer);
+  const at::Tensor x = torch::randn({6, 32});
+  const Autocast region(torch::kCPU);
+  EXPECT_TRUE(layer->forward(x).equal(torch::linear(x, layer->weight)));
+  EXPECT_TRUE(torch::linear(x, layer->weight, layer->bias).equal(torch::linear(x, layer->weight)));
+}
+
 TEST_F(Recipes, GradientsReachTheParametersAndOutsideOfARegionNothingIsQuantized) {
   torch::nn::Linear layer(32, 16);
   demi::apply(OpPolicy().set_part("*", "fp8:rowwise"), *layer);

@@ -273,6 +273,11 @@ struct ConvolutionByRecipe : torch::autograd::Function<ConvolutionByRecipe> {
   }
 };
 
+/// LibTorch's modules pass an undefined tensor where they have no bias.
+std::optional<at::Tensor> defined(const std::optional<at::Tensor>& bias) {
+  return bias && bias->defined() ? bias : std::nullopt;
+}
+
 void require_float(const char* where, const char* what, const at::Tensor& tensor) {
   if (tensor.scalar_type() == at::kFloat || tensor::is_16_bit(tensor.scalar_type())) return;
   throw UsageError(
@@ -292,8 +297,9 @@ void require_operands(const char* where, const at::Tensor& x, const at::Tensor& 
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
-                  const std::optional<at::Tensor>& bias, std::shared_ptr<const QuantizedWeight> how,
-                  at::ScalarType dtype) {
+                  const std::optional<at::Tensor>& given_bias,
+                  std::shared_ptr<const QuantizedWeight> how, at::ScalarType dtype) {
+  const std::optional<at::Tensor> bias = defined(given_bias);
   require_operands(kLinear, x, weight, bias);
   const bool fits = weight.dim() == 2 && x.dim() > 0 && x.size(-1) == weight.size(1) &&
                     (!bias || bias->sizes() == at::IntArrayRef{weight.size(0)});
@@ -310,8 +316,9 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
 }
 
 at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight,
-                       const std::optional<at::Tensor>& bias, const ConvolutionShape& shape,
+                       const std::optional<at::Tensor>& given_bias, const ConvolutionShape& shape,
                        std::shared_ptr<const QuantizedWeight> how, at::ScalarType dtype) {
+  const std::optional<at::Tensor> bias = defined(given_bias);
   require_operands(kConvolution, x, weight, bias);
   require(how->recipe->takes_convolutions, {.where = kConvolution,
                                             .what = "the recipe has no form for convolutions",

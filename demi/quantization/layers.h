@@ -18,7 +18,7 @@ enum class Product : std::uint8_t { output, input_gradient, weight_gradient };
 
 /// An operand of a product as it was, and as the product read it.
 struct SeenOperand {
-  at::Tensor given;   // a matrix, or what a convolution takes
+  at::Tensor given;  // a matrix, or what a convolution takes
   /// Of the same sizes, in FP32; times `factor` they stand for `given`, or for its transform, which
   /// may have up to 15 more rows.
   at::Tensor values;

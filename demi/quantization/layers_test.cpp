@@ -76,12 +76,12 @@ TEST_P(ByRecipe, AllThreeProductsReadTheirOperandsAsTheTableSays) {
   const at::Tensor expected =
       seen_by(recipe.input, rows, false).mm(seen_by(recipe.weight, w, false).t()) + bias.detach();
   EXPECT_LT(relative(y.detach().view({-1, 64}), expected), 1e-6);
-  EXPECT_LT(
-      relative(
-          x.grad().view({-1, 96}),
-          seen_by(recipe.gradient, drows, false).mm(seen_by(recipe.weight_for_input, w, true))),
-      1e-6);
-  EXPECT_LT(relative(weight.grad(), seen_by(recipe.gradient_for_weight, drows, true, chance(Product::weight_gradient))
+  EXPECT_LT(relative(x.grad().view({-1, 96}),
+                     seen_by(recipe.gradient, drows, false, chance(Product::input_gradient))
+                         .mm(seen_by(recipe.weight_for_input, w, true))),
+            1e-6);
+  EXPECT_LT(relative(weight.grad(), seen_by(recipe.gradient_for_weight, drows, true,
+                                            chance(Product::weight_gradient))
                                         .t()
                                         .mm(seen_by(recipe.input_for_weight, rows, true))),
             1e-6);
