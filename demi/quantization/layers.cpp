@@ -9,6 +9,7 @@
 
 #include "demi/core/error.h"
 #include "demi/products/no_autocast.h"
+#include "demi/products/product_in_fp32.h"
 #include "demi/quantization/operand.h"
 #include "demi/tensor/dtype.h"
 #include "demi/weights/derived.h"
@@ -50,9 +51,15 @@ struct Read {
   const Operand* how;
 };
 
+/// What is no bf16 is multiplied in FP32, which rounds nothing.
+Read as_it_is(const at::Tensor& operand, const Operand& how, at::ScalarType dtype) {
+  const bool in_bf16 = tensor::is_16_bit(dtype) && operand.scalar_type() == at::kBFloat16;
+  return {operand, {operand.to(in_bf16 ? at::kBFloat16 : at::kFloat), {}}, &how};
+}
+
 /// The operand of a weight, from the codes that are kept of it. `down`: as options_of().
-Read of_weight(const at::Tensor& weight, const Operand& operand, bool down) {
-  if (!operand.is_quantized) return {weight, {weight.to(at::kFloat), {}}, &operand};
+Read of_weight(const at::Tensor& weight, const Operand& operand, bool down, at::ScalarType dtype) {
+  if (!operand.is_quantized) return as_it_is(weight, operand, dtype);
   const bool has_direction =
       !kernels::is_of_tensor(operand.scaling) && !kernels::is_square(operand.scaling);
   const auto key = (static_cast<std::uint64_t>(operand.format) << 16) |
@@ -69,14 +76,17 @@ Read of_weight(const at::Tensor& weight, const Operand& operand, bool down) {
                     .sizes = weight.sizes().vec(),
                     .format = operand.format,
                     .scaling = operand.scaling,
-                    .down = down}),
+                    .down = down},
+                   tensor::is_16_bit(dtype)),
           &operand};
 }
 
-Read of_matrix(const at::Tensor& matrix, const Operand& operand, bool down,
+Read of_matrix(const at::Tensor& matrix, const Operand& operand, bool down, at::ScalarType dtype,
                const std::optional<RandomRounding>& by_chance = std::nullopt) {
-  if (!operand.is_quantized) return {matrix, {matrix.to(at::kFloat), {}}, &operand};
-  return {matrix, factored(quantize_operand(matrix, operand, down, by_chance)), &operand};
+  if (!operand.is_quantized) return as_it_is(matrix, operand, dtype);
+  return {matrix,
+          factored(quantize_operand(matrix, operand, down, by_chance), tensor::is_16_bit(dtype)),
+          &operand};
 }
 
 Read transposed(const Read& read) {
@@ -98,7 +108,9 @@ void tell(const QuantizedWeight& how, Product product, const Read& left, const R
 at::Tensor multiplied(const QuantizedWeight& how, Product product, const Read& left,
                       const Read& right) {
   const Factored &a = left.seen, &b = right.seen;
-  at::Tensor sums = at::mm(a.values, b.values);
+  const bool are_alike = a.values.scalar_type() == b.values.scalar_type();
+  at::Tensor sums = are_alike ? products::product_in_fp32(a.values, b.values)
+                              : at::mm(a.values.to(at::kFloat), b.values.to(at::kFloat));
   const bool a_is_one = a.factor.defined() && a.factor.numel() == 1,
              b_is_one = b.factor.defined() && b.factor.numel() == 1;
   if (a_is_one && b_is_one) {
@@ -140,10 +152,12 @@ struct LinearByRecipe : torch::autograd::Function<LinearByRecipe> {
                             at::ScalarType dtype) {
     context->save_for_backward({x, weight});
     save_how(context, how);
+    context->saved_data["dtype"] = static_cast<std::int64_t>(dtype);
     if (bias) context->saved_data["bias"] = static_cast<std::int64_t>(bias->scalar_type());
     const Recipe& recipe = *how->recipe;
-    at::Tensor sums = multiplied(*how, Product::output, of_matrix(x, recipe.input, /*down=*/false),
-                                 transposed(of_weight(weight, recipe.weight, /*down=*/false)));
+    at::Tensor sums =
+        multiplied(*how, Product::output, of_matrix(x, recipe.input, /*down=*/false, at::kFloat),
+                   transposed(of_weight(weight, recipe.weight, /*down=*/false, at::kFloat)));
     if (bias) sums.add_(*bias);
     return sums.to(dtype);
   }
@@ -157,18 +171,19 @@ struct LinearByRecipe : torch::autograd::Function<LinearByRecipe> {
     const at::Tensor &x = saved[0], &weight = saved[1], &dy = gradients[0];
     const QuantizedWeight& how = saved_how(context);
     const Recipe& recipe = *how.recipe;
+    const auto dtype = static_cast<at::ScalarType>(context->saved_data["dtype"].toInt());
     const Chance chance(how);
     if (context->needs_input_grad(0))
       result[0] = multiplied(how, Product::input_gradient,
-                             of_matrix(dy, recipe.gradient, /*down=*/false,
+                             of_matrix(dy, recipe.gradient, /*down=*/false, dtype,
                                        chance.of(Product::input_gradient)),
-                             of_weight(weight, recipe.weight_for_input, /*down=*/true))
+                             of_weight(weight, recipe.weight_for_input, /*down=*/true, dtype))
                       .to(x.scalar_type());
     if (context->needs_input_grad(1))
       result[1] = multiplied(how, Product::weight_gradient,
                              transposed(of_matrix(dy, recipe.gradient_for_weight, /*down=*/true,
-                                                  chance.of(Product::weight_gradient))),
-                             of_matrix(x, recipe.input_for_weight, /*down=*/true))
+                                                  dtype, chance.of(Product::weight_gradient))),
+                             of_matrix(x, recipe.input_for_weight, /*down=*/true, dtype))
                       .to(weight.scalar_type());
     const auto bias = context->saved_data.find("bias");
     if (bias != context->saved_data.end() && context->needs_input_grad(2))
@@ -210,8 +225,8 @@ struct ConvolutionByRecipe : torch::autograd::Function<ConvolutionByRecipe> {
     context->saved_data["shape"] = in_one(shape);
     if (bias) context->saved_data["bias"] = static_cast<std::int64_t>(bias->scalar_type());
     const Recipe& recipe = *how->recipe;
-    const Read a = of_matrix(x, recipe.input, /*down=*/false),
-               b = of_weight(weight, recipe.weight, /*down=*/false);
+    const Read a = of_matrix(x, recipe.input, /*down=*/false, at::kFloat),
+               b = of_weight(weight, recipe.weight, /*down=*/false, at::kFloat);
     const auto convolved = [&](const at::Tensor& input, const at::Tensor& by) {
       return at::convolution(input, by, {}, shape.stride, shape.padding, shape.dilation,
                              shape.transposed, shape.output_padding, shape.groups);
@@ -238,9 +253,9 @@ struct ConvolutionByRecipe : torch::autograd::Function<ConvolutionByRecipe> {
     const Recipe& recipe = *how.recipe;
     const ConvolutionShape shape = from_one(context->saved_data["shape"].toIntVector());
     const bool wants_x = context->needs_input_grad(0), wants_weight = context->needs_input_grad(1);
-    const Read a = of_matrix(x, recipe.input_for_weight, /*down=*/false),
-               b = of_weight(weight, recipe.weight_for_input, /*down=*/false),
-               d = of_matrix(dy, recipe.gradient, /*down=*/false);
+    const Read a = of_matrix(x, recipe.input_for_weight, /*down=*/false, at::kFloat),
+               b = of_weight(weight, recipe.weight_for_input, /*down=*/false, at::kFloat),
+               d = of_matrix(dy, recipe.gradient, /*down=*/false, at::kFloat);
     const auto gradients_by = [&](const at::Tensor& dys, const at::Tensor& xs, const at::Tensor& by,
                                   bool of_x, bool of_weights) {
       return at::convolution_backward(dys, xs, by, c10::nullopt, shape.stride, shape.padding,

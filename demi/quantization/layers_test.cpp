@@ -86,6 +86,18 @@ TEST_P(ByRecipe, AllThreeProductsReadTheirOperandsAsTheTableSays) {
                                         .mm(seen_by(recipe.input_for_weight, rows, true))),
             1e-6);
   EXPECT_LT(relative(bias.grad(), drows.sum(0).to(at::kDouble)), 1e-6);
+  // In a region: bf16 operands, the same numbers, and results that are rounded once.
+  const at::Tensor in_region = linear(x, weight, bias, weight_in(GetParam(), 9), at::kBFloat16);
+  EXPECT_LT(relative(in_region.detach().view({-1, 64}), expected), 1.0 / 512);
+  x.mutable_grad() = at::Tensor();
+  weight.mutable_grad() = at::Tensor();
+  in_region.backward(dy.to(at::kBFloat16));
+  const at::Tensor rounded = drows.to(at::kBFloat16);
+  EXPECT_LT(relative(weight.grad(), seen_by(recipe.gradient_for_weight, rounded, true,
+                                            chance(Product::weight_gradient))
+                                        .t()
+                                        .mm(seen_by(recipe.input_for_weight, rows, true))),
+            1e-6);
   // 3 bits of fraction or fewer.
   EXPECT_GT(relative(y.detach().view({-1, 64}),
                      rows.to(at::kDouble).mm(w.to(at::kDouble).t()) + bias.detach()),

@@ -11,18 +11,21 @@ Options options_of(const Operand& operand, bool down) {
   return {.format = operand.format, .scaling = operand.scaling, .down = down};
 }
 
-Factored factored(const Quantized& quantized) {
+Factored factored(const Quantized& quantized, bool in_bf16) {
   using kernels::is_nv, kernels::is_of_rows, kernels::is_of_tensor;
+  const bool is_of_blocks =
+      kernels::has_fp32_scales(quantized.scaling) && kernels::block_of(quantized.scaling) != 0;
+  const at::ScalarType dtype = in_bf16 && !is_of_blocks ? at::kBFloat16 : at::kFloat;
   Quantized bare = quantized;
+  at::Tensor factor;
   if (is_of_tensor(quantized.scaling) || is_of_rows(quantized.scaling)) {
     bare.scales = at::ones_like(quantized.scales);
-    return {dequantize(bare), quantized.scales.reciprocal()};
-  }
-  if (is_nv(quantized.scaling)) {
+    factor = quantized.scales.reciprocal();
+  } else if (is_nv(quantized.scaling)) {
     bare.tensor_scale = at::ones_like(quantized.tensor_scale);
-    return {dequantize(bare), quantized.tensor_scale};
+    factor = quantized.tensor_scale;
   }
-  return {dequantize(bare), {}};
+  return {dequantize(bare, dtype), factor};
 }
 
 Quantized quantize_operand(const at::Tensor& matrix, const Operand& operand, bool down,

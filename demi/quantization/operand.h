@@ -9,17 +9,20 @@
 
 namespace demi::quantization {
 
-/// Numbers that stand for an operand in FP32: `values` times `factor`.
+/// Numbers that stand for an operand: `values` times `factor`, in FP32.
 struct Factored {
-  at::Tensor values;  // of the operand's sizes, as few bits as the format has, or scaled in FP32
+  at::Tensor
+      values;  // of the operand's sizes, with as few bits as the format has, or scaled in FP32
   at::Tensor factor;  // (1), or one for each row or column that is not summed over; undefined: 1
 };
 
 /// What quantize() takes for an operand. `down`: the product sums over the rows.
 Options options_of(const Operand& operand, bool down);
 
-/// The numbers that a product reads.
-Factored factored(const Quantized& quantized);
+/// The numbers that a product reads. With `in_bf16` in bf16 where that holds them, which is
+/// everywhere but with FP32 scales of blocks: codes have 4 digits at most, scales of 8 bits too.
+/// (Where a block's scale makes numbers below FP32's normal range, bf16 rounds them.)
+Factored factored(const Quantized& quantized, bool in_bf16);
 
 /// The matrix (rows, columns) quantized for a product: its Hadamard transform first, if the operand
 /// says so.
