@@ -44,7 +44,8 @@ void add_options(CLI::App& command, CompareArguments& a) {
                      "Recipe to train; `demi train --list` names them [fashion-cnn]");
   command.add_option(
       "--runs", a.runs,
-      "Runs, by comma: fp32, tf32, bf16, fp16, bf16-true, fp16-true, fp64, each with a variant "
+      "Runs, by comma: fp32, tf32, bf16, fp16, bf16-true, fp16-true, fp64, fp8, fp8:rowwise, "
+      "fp8:blocks, mxfp8, mxfp8:wgrad-bf16, nvfp4, each with a variant "
       "after a colon if wanted: fp16:no-scaler (scaler, scale=128, statistics, no-skip, "
       "split, split24, stochastic, cuda-graph=on, no-autocast, fp32-part=NAME, op-policy=FILE) "
       "[those of the recipe; else fp32,bf16 on a CPU, fp32,fp16 on CUDA]");

@@ -402,6 +402,18 @@ void quantization_0(const torch::Tensor& x, const torch::Tensor& gradient, const
       w, {.format = quantization::NarrowFormat::e2m1, .scaling = quantization::Scaling::nv_square});
 }
 
+void quantization_1(torch::nn::Sequential& model, const torch::Tensor& x, std::int64_t steps) {
+  demi::OpPolicy policy = demi::OpPolicy::of_recipe("mxfp8", *model);
+  policy.set_part("layers.11", "lower_precision");
+  policy.set_part("layers.3", "nvfp4", 8200);
+  demi::apply(policy, *model);
+  for (std::int64_t step = 0; step < steps; ++step) {
+    demi::set_step(*model, step);
+    demi::Autocast region(torch::kCPU, torch::kBFloat16);
+    torch::Tensor y = model->forward(x);
+  }
+}
+
 void recompute_0(
     std::vector<torch::nn::Linear>& blocks, at::Tensor& x, const at::Tensor& mask,
     const std::function<std::vector<at::Tensor>(const at::Tensor&, const at::Tensor&)>& two_heads) {

@@ -58,8 +58,8 @@ DEMI_API void set_step(const torch::nn::Module& module, std::int64_t step,
 
 /// A weight with a recipe, for reports.
 struct QuantizedLayer {
-  std::string weight;  // its name in the module
-  std::string recipe;
+  std::string weight;                      // its name in the module
+  std::string recipe;                      // its name
   std::optional<std::int64_t> until = {};  // the first step without it
 };
 /// The weights of a module that have a recipe, in the module's order.

@@ -22,8 +22,8 @@ struct SeenOperand {
   /// Of the same sizes, in FP32 or bf16; times `factor` they stand for `given`, or for its
   /// transform, which may have up to 15 more rows.
   at::Tensor values;
-  at::Tensor factor;  // (1), one for each row, or one for each column; undefined: 1
-  const Operand* how;
+  at::Tensor factor;   // (1), one for each row, or one for each column; undefined: 1
+  const Operand* how;  // of the recipe
 };
 
 /// Hears of the products of layers with a recipe, for instruments.
@@ -59,10 +59,10 @@ DEMI_API at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
 
 /// Convolution's numbers beside its tensors, as at::convolution takes them.
 struct ConvolutionShape {
-  std::vector<std::int64_t> stride, padding, dilation;
-  bool transposed = false;
-  std::vector<std::int64_t> output_padding;
-  std::int64_t groups = 1;
+  std::vector<std::int64_t> stride, padding, dilation;  // one for each dimension of space
+  bool transposed = false;                              // a transposed convolution
+  std::vector<std::int64_t> output_padding;             // as long
+  std::int64_t groups = 1;                              // of channels
 };
 
 /// A convolution by a recipe that takes them, as linear(). x (batch, in, ...).

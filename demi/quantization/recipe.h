@@ -6,6 +6,7 @@
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "demi/core/export.h"
 #include "demi/kernels/quantized.h"
@@ -65,16 +66,17 @@ struct RecipeRun {
 
 /// A weight with a recipe.
 struct QuantizedWeight {
-  const Recipe* recipe;
+  const Recipe* recipe;  // never null
   std::uint32_t number;  // which parameter of the network, for roundings by chance
   std::int64_t until = std::numeric_limits<std::int64_t>::max();  // first step without the recipe
-  std::shared_ptr<RecipeRun> run;
-  mutable std::atomic<std::uint32_t> backward_passes = 0;
+  std::shared_ptr<RecipeRun> run;                                 // shared with the other weights
+  mutable std::atomic<std::uint32_t> backward_passes = 0;         // of this weight's layer
 
   QuantizedWeight(const Recipe& of, std::uint32_t place, std::int64_t end,
                   std::shared_ptr<RecipeRun> shared)
       : recipe(&of), number(place), until(end), run(std::move(shared)) {}
 
+  /// Whether the run's step is before `until`.
   bool is_in_force() const { return run->step.load(std::memory_order_relaxed) < until; }
 };
 

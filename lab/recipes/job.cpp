@@ -245,6 +245,7 @@ void Job::begin() {
   network_ = workload_.make_network(seed);
   result_.parameters = models::parameter_count(*network_.module);
   settings::apply_policy(run_, network_);
+  result_.recipe_layers = settings::layers_in_words(*network_.module);
   if (options_.group && config_.sync_batch_norm)
     distributed::synchronise_batch_norm(*network_.module, *options_.group);
   random_ = std::make_unique<RandomNumbers>(device_, seed);

@@ -76,6 +76,7 @@ struct RunResult {
   std::vector<double> class_accuracy;             // likewise by class, if asked
   int64_t parameters = 0;                         // of the network
   int64_t peak_bytes = 0;           // of tensors while training, the data set on the device apart
+  std::string recipe_layers = {};   // which weights are quantized, in words; empty: none
   int64_t data_bytes = 0;           // of tensors on the device before the run: its data set
   int64_t peak_resident_bytes = 0;  // of the process while training
   int64_t model_bytes = 0;          // of the weights file that one would ship

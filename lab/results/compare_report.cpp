@@ -137,6 +137,14 @@ std::vector<Field> fields_of(const recipes::Comparison& c) {
   return fields;
 }
 
+// Names what a run with a recipe has quantized.
+void note_recipes(const recipes::Comparison& c, std::vector<std::string>& notes) {
+  for (const recipes::RunResult& run : c.runs)
+    if (!run.recipe_layers.empty())
+      notes.push_back(fmt::format("{}: {}; emulated, so its time is not hardware's.",
+                                  run.spec.label, run.recipe_layers));
+}
+
 // Notes the data that the peaks of tensors leave out.
 void note_data(const recipes::Comparison& c, std::vector<std::string>& notes) {
   int64_t most = 0;
@@ -488,6 +496,7 @@ report::Table to_table(const recipes::Comparison& c) {
     for (std::string& verdict : health_verdicts(run)) table.notes.push_back(std::move(verdict));
   note_disturbances(c, table.notes);
   note_fp32(c, table.notes);
+  note_recipes(c, table.notes);
   note_data(c, table.notes);
   note_flops(c, table.notes);
   if (c.turn_steps > 0)

@@ -137,10 +137,13 @@ Setting precision() {
   Setting setting =
       words("precision", &Config::precision,
             "Precision of training: fp32, tf32, fp16, bf16, fp64, fp16-true or bf16-true; fp16 and "
-            "bf16 are mixed precision");
+            "bf16 are mixed precision; fp8, fp8:rowwise, fp8:blocks, mxfp8, mxfp8:wgrad-bf16 and "
+            "nvfp4 are bf16 with linear layers of 8 or 4 bits, emulated");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
     if (text == "mixed") return take(c, text, source);
-    if (text.find(':') != text.npos)
+    const bool is_name =
+        std::ranges::find(precisions(), text, &Precision::name) != precisions().end();
+    if (!is_name && text.find(':') != text.npos)
       throw UsageError({.where = source,
                         .what = "a precision alone is meant, and this is one with a variant",
                         .seen = text,

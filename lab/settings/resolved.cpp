@@ -1,6 +1,7 @@
 #include "lab/settings/resolved.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -11,6 +12,7 @@
 #include "demi/core/nearest.h"
 #include "demi/optim/decay_groups.h"
 #include "demi/optim/muon_groups.h"
+#include "demi/quantization/recipe.h"
 #include "demi/tensor/module_tensors.h"
 #include "lab/models/imported.h"
 #include "lab/settings/norm_limit.h"
@@ -204,6 +206,31 @@ void apply_policy(const Resolved& run, const train::Network& network) {
   for (const PartRule& rule : given.parts()) policy.set_part(rule.part, rule.treatment, rule.until);
   for (const std::string& part : run.fp32_parts) policy.keep_part_in_fp32(part);
   demi::apply(policy, *network.module, static_cast<std::uint64_t>(run.config.seed));
+}
+
+std::string layers_in_words(const torch::nn::Module& module) {
+  const std::vector<QuantizedLayer> layers = quantized_layers(module);
+  std::string text;
+  for (const auto& recipe : quantization::recipes()) {
+    const auto is_in = [&](const QuantizedLayer& one) { return one.recipe == recipe.name; };
+    if (const auto count = std::ranges::count_if(layers, is_in); count > 0)
+      text += fmt::format("{}{} {} in {} ({})", text.empty() ? "" : ", ", count,
+                          count == 1 ? "weight" : "weights", recipe.name, recipe.summary);
+  }
+  if (text.empty()) return text;
+  std::vector<std::string> others;
+  for (const auto& item : module.named_parameters())
+    if (item.value().dim() > 1 &&
+        std::ranges::find(layers, item.key(), &QuantizedLayer::weight) == layers.end())
+      others.push_back(item.key());
+  constexpr std::size_t kNamed = 3;
+  if (others.empty()) return text;
+  const std::size_t named = std::min(others.size(), kNamed);
+  text += fmt::format(
+      ", not {}",
+      fmt::join(others.begin(), others.begin() + static_cast<std::ptrdiff_t>(named), ", "));
+  if (others.size() > named) text += fmt::format(" and {} more", others.size() - named);
+  return text;
 }
 
 namespace {

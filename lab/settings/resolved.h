@@ -81,6 +81,10 @@ DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved&
 /// not there, before anything is changed.
 DEMI_API void apply_policy(const Resolved& run, const train::Network& network);
 
+/// Which of the module's weights have a recipe, and which matrices have none: "12 weights in mxfp8,
+/// not head.weight". Empty without a recipe.
+DEMI_API std::string layers_in_words(const torch::nn::Module& module);
+
 /// The learning rate by step, or an empty rule for a constant one.
 DEMI_API optim::lr::Schedule make_schedule(const Resolved& run, int64_t steps_per_epoch);
 
