@@ -66,6 +66,7 @@
 #include "demi/profile/scoped_timer.h"
 #include "demi/quantization/hadamard.h"
 #include "demi/quantization/layers.h"
+#include "demi/quantization/native_products.h"
 #include "demi/quantization/quantization.h"
 #include "demi/quantization/recipe.h"
 #include "demi/recompute/recompute.h"

@@ -2,6 +2,7 @@
 
 #include <torch/nn/module.h>
 
+#include <algorithm>
 #include <limits>
 #include <unordered_map>
 
@@ -49,6 +50,29 @@ struct PartOfRule {
   std::vector<at::Tensor> weights;
 };
 
+// The most neighbours that share a scale in one of the operands.
+int greatest_block(const quantization::Recipe& recipe) {
+  int block = 1;
+  for (const quantization::Operand* one : {&recipe.input, &recipe.weight, &recipe.gradient,
+                                           &recipe.gradient_for_weight, &recipe.input_for_weight})
+    if (one->is_quantized) block = std::max(block, kernels::block_of(one->scaling));
+  return block;
+}
+
+void warn_of_padding(const PartRule& rule, const quantization::Recipe& recipe,
+                     const std::vector<at::Tensor>& weights) {
+  const int block = greatest_block(recipe);
+  for (const at::Tensor& weight : weights) {
+    if (weight.size(0) % block == 0 && weight.size(1) % block == 0) continue;
+    TORCH_WARN_ONCE("[autocast.apply] a weight of ", weight.sizes(), " in part ", rule.part,
+                    " is no multiple of the ", block, " numbers that share a scale in ",
+                    rule.treatment,
+                    ": its last blocks count as filled up with zeros, which changes "
+                    "no result, but hardware may refuse such sizes");
+    return;
+  }
+}
+
 PartOfRule found(const PartRule& rule, torch::nn::Module& module) {
   PartOfRule result{.rule = &rule,
                     .part = rule.part == "*" ? &module : &part_of(module, rule.part),
@@ -64,6 +88,7 @@ PartOfRule found(const PartRule& rule, torch::nn::Module& module) {
             .accepted = result.recipe->takes_convolutions ? "linear layers and convolutions"
                                                           : "linear layers",
             .advice = "name another part, or leave the line out"});
+  warn_of_padding(rule, *result.recipe, result.weights);
   return result;
 }
 

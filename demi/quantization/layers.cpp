@@ -10,6 +10,7 @@
 #include "demi/core/error.h"
 #include "demi/products/no_autocast.h"
 #include "demi/products/product_in_fp32.h"
+#include "demi/quantization/native_products.h"
 #include "demi/quantization/operand.h"
 #include "demi/tensor/dtype.h"
 #include "demi/weights/derived.h"
@@ -44,22 +45,37 @@ class Chance {
   std::uint32_t step_;
 };
 
-/// An operand, and the numbers by which the product computes.
+/// An operand of a product.
 struct Read {
   at::Tensor given;
-  Factored seen;
+  std::optional<Quantized> quantized;  // absent: it is read as it is
   const Operand* how;
+  bool in_bf16;                // as factored() has it
+  bool is_transposed = false;  // the product reads the transposed matrix
 };
 
-/// What is no bf16 is multiplied in FP32, which rounds nothing.
-Read as_it_is(const at::Tensor& operand, const Operand& how, at::ScalarType dtype) {
-  const bool in_bf16 = tensor::is_16_bit(dtype) && operand.scalar_type() == at::kBFloat16;
-  return {operand, {operand.to(in_bf16 ? at::kBFloat16 : at::kFloat), {}}, &how};
+Read transposed(Read read) {
+  read.given = read.given.t();
+  read.is_transposed = !read.is_transposed;
+  return read;
+}
+
+/// The numbers by which the product computes. What is no bf16 and not quantized is multiplied in
+/// FP32, which rounds nothing.
+Factored numbers_of(const Read& read) {
+  if (!read.quantized) {
+    const bool stays = read.in_bf16 && read.given.scalar_type() == at::kBFloat16;
+    return {read.given.to(stays ? at::kBFloat16 : at::kFloat), {}};
+  }
+  Factored numbers = factored(*read.quantized, read.in_bf16);
+  if (read.is_transposed) numbers.values = numbers.values.t();
+  return numbers;
 }
 
 /// The operand of a weight, from the codes that are kept of it. `down`: as options_of().
 Read of_weight(const at::Tensor& weight, const Operand& operand, bool down, at::ScalarType dtype) {
-  if (!operand.is_quantized) return as_it_is(weight, operand, dtype);
+  Read read{weight, std::nullopt, &operand, tensor::is_16_bit(dtype)};
+  if (!operand.is_quantized) return read;
   const bool has_direction =
       !kernels::is_of_tensor(operand.scaling) && !kernels::is_square(operand.scaling);
   const auto key = (static_cast<std::uint64_t>(operand.format) << 16) |
@@ -69,56 +85,57 @@ Read of_weight(const at::Tensor& weight, const Operand& operand, bool down, at::
     const Quantized q = quantize_operand(weight, operand, down, std::nullopt);
     return std::vector<at::Tensor>{q.codes, q.scales, q.tensor_scale};
   });
-  return {weight,
-          factored({.codes = kept[0],
-                    .scales = kept[1],
-                    .tensor_scale = kept[2],
-                    .sizes = weight.sizes().vec(),
-                    .format = operand.format,
-                    .scaling = operand.scaling,
-                    .down = down},
-                   tensor::is_16_bit(dtype)),
-          &operand};
+  read.quantized = Quantized{.codes = kept[0],
+                             .scales = kept[1],
+                             .tensor_scale = kept[2],
+                             .sizes = weight.sizes().vec(),
+                             .format = operand.format,
+                             .scaling = operand.scaling,
+                             .down = down};
+  return read;
 }
 
 Read of_matrix(const at::Tensor& matrix, const Operand& operand, bool down, at::ScalarType dtype,
                const std::optional<RandomRounding>& by_chance = std::nullopt) {
-  if (!operand.is_quantized) return as_it_is(matrix, operand, dtype);
-  return {matrix,
-          factored(quantize_operand(matrix, operand, down, by_chance), tensor::is_16_bit(dtype)),
-          &operand};
+  Read read{matrix, std::nullopt, &operand, tensor::is_16_bit(dtype)};
+  if (operand.is_quantized) read.quantized = quantize_operand(matrix, operand, down, by_chance);
+  return read;
 }
 
-Read transposed(const Read& read) {
-  return {read.given.t(), {read.seen.values.t(), read.seen.factor}, read.how};
-}
-
+/// Tells the observer, if there is one.
 template <class Exact>
 void tell(const QuantizedWeight& how, Product product, const Read& left, const Read& right,
           const at::Tensor& result, const Exact& exact) {
   ProductObserver* observer = how.run->observer.load(std::memory_order_acquire);
   if (!observer) return;
   const auto seen = [](const Read& read) {
-    return SeenOperand{read.given.detach(), read.seen.values, read.seen.factor, read.how};
+    const Factored numbers = numbers_of(read);
+    return SeenOperand{read.given.detach(), numbers.values, numbers.factor, read.how};
   };
   observer->on_product(how, product, seen(left), seen(right), result, exact);
 }
 
 /// a (m, k) b (k, n) with a's factor along m and b's along n.
-at::Tensor multiplied(const QuantizedWeight& how, Product product, const Read& left,
-                      const Read& right) {
-  const Factored &a = left.seen, &b = right.seen;
+at::Tensor product_of(const Factored& a, const Factored& b) {
   const bool are_alike = a.values.scalar_type() == b.values.scalar_type();
   at::Tensor sums = are_alike ? products::product_in_fp32(a.values, b.values)
                               : at::mm(a.values.to(at::kFloat), b.values.to(at::kFloat));
   const bool a_is_one = a.factor.defined() && a.factor.numel() == 1,
              b_is_one = b.factor.defined() && b.factor.numel() == 1;
-  if (a_is_one && b_is_one) {
-    sums.mul_(a.factor * b.factor);
-  } else {
-    if (a.factor.defined()) sums.mul_(a_is_one ? a.factor : a.factor.unsqueeze(1));
-    if (b.factor.defined()) sums.mul_(b.factor);
-  }
+  if (a_is_one && b_is_one) return sums.mul_(a.factor * b.factor);
+  if (a.factor.defined()) sums.mul_(a_is_one ? a.factor : a.factor.unsqueeze(1));
+  if (b.factor.defined()) sums.mul_(b.factor);
+  return sums;
+}
+
+at::Tensor multiplied(const QuantizedWeight& how, Product product, const Read& left,
+                      const Read& right) {
+  at::Tensor sums;
+  if (left.quantized && right.quantized)
+    if (const auto native = native_product({*left.quantized, left.is_transposed},
+                                           {*right.quantized, right.is_transposed}))
+      sums = native->to(at::kFloat);
+  if (!sums.defined()) sums = product_of(numbers_of(left), numbers_of(right));
   tell(how, product, left, right, sums,
        [&] { return at::mm(left.given.to(at::kFloat), right.given.to(at::kFloat)); });
   return sums;
@@ -156,8 +173,8 @@ struct LinearByRecipe : torch::autograd::Function<LinearByRecipe> {
     if (bias) context->saved_data["bias"] = static_cast<std::int64_t>(bias->scalar_type());
     const Recipe& recipe = *how->recipe;
     at::Tensor sums =
-        multiplied(*how, Product::output, of_matrix(x, recipe.input, /*down=*/false, at::kFloat),
-                   transposed(of_weight(weight, recipe.weight, /*down=*/false, at::kFloat)));
+        multiplied(*how, Product::output, of_matrix(x, recipe.input, /*down=*/false, dtype),
+                   transposed(of_weight(weight, recipe.weight, /*down=*/false, dtype)));
     if (bias) sums.add_(*bias);
     return sums.to(dtype);
   }
@@ -231,7 +248,8 @@ struct ConvolutionByRecipe : torch::autograd::Function<ConvolutionByRecipe> {
       return at::convolution(input, by, {}, shape.stride, shape.padding, shape.dilation,
                              shape.transposed, shape.output_padding, shape.groups);
     };
-    at::Tensor sums = convolved(a.seen.values, b.seen.values).mul_(a.seen.factor * b.seen.factor);
+    const Factored an = numbers_of(a), bn = numbers_of(b);
+    at::Tensor sums = convolved(an.values, bn.values).mul_(an.factor * bn.factor);
     tell(*how, Product::output, a, b, sums,
          [&] { return convolved(a.given.to(at::kFloat), b.given.to(at::kFloat)); });
     if (bias) {
@@ -262,17 +280,18 @@ struct ConvolutionByRecipe : torch::autograd::Function<ConvolutionByRecipe> {
                                       shape.dilation, shape.transposed, shape.output_padding,
                                       shape.groups, {of_x, of_weights, false});
     };
+    const Factored an = numbers_of(a), bn = numbers_of(b), dn = numbers_of(d);
     const auto wide = [](const Read& read) { return read.given.to(at::kFloat); };
     auto [dx, dweight, dbias] =
-        gradients_by(d.seen.values, a.seen.values, b.seen.values, wants_x, wants_weight);
+        gradients_by(dn.values, an.values, bn.values, wants_x, wants_weight);
     if (wants_x) {
-      dx = dx * (d.seen.factor * b.seen.factor);
+      dx = dx * (dn.factor * bn.factor);
       tell(how, Product::input_gradient, d, b, dx,
            [&] { return std::get<0>(gradients_by(wide(d), wide(a), wide(b), true, false)); });
       result[0] = dx.to(x.scalar_type());
     }
     if (wants_weight) {
-      dweight = dweight * (d.seen.factor * a.seen.factor);
+      dweight = dweight * (dn.factor * an.factor);
       tell(how, Product::weight_gradient, d, a, dweight,
            [&] { return std::get<1>(gradients_by(wide(d), wide(a), wide(b), false, true)); });
       result[1] = dweight.to(weight.scalar_type());

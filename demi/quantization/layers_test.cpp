@@ -13,6 +13,7 @@
 
 #include "demi/core/error.h"
 #include "demi/quantization/hadamard.h"
+#include "demi/quantization/native_products.h"
 #include "demi/quantization/quantization.h"
 #include "demi/weights/weights.h"
 
@@ -205,6 +206,32 @@ TEST_P(ByRecipe, CodesOfAnOwnedWeightAreKeptUntilTheNextWrite) {
   weights::set_capacity();
   weights::disown(weight);
   EXPECT_EQ(weights::stats().bytes, before.bytes);
+}
+
+// LibTorch has _scaled_mm on a CPU, too: the layouts, scales and sizes are those of a GPU.
+TEST(QuantizedLayers, LibtorchsOwnProductsOfFp8GiveTheSame) {
+  torch::manual_seed(3);
+  for (const auto* recipe : {"fp8", "fp8:rowwise"}) {
+    for (const std::int64_t in : {48, 40}) {  // 40 is no multiple of 16: emulated
+      const at::Tensor x = torch::randn({32, in}).requires_grad_(), dy = torch::randn({32, 64}),
+                       bias = torch::randn({64});
+      std::vector<at::Tensor> results;
+      for (const bool native : {false, true}) {
+        set_native_products(native);
+        x.mutable_grad() = at::Tensor();
+        const at::Tensor weight = torch::arange(64 * in).view({64, in}).sin().requires_grad_();
+        const at::Tensor y = linear(x, weight, bias, weight_in(recipe), at::kFloat);
+        y.backward(dy);
+        for (const at::Tensor& one : {y.detach(), x.grad(), weight.grad()}) results.push_back(one);
+      }
+      set_native_products(false);
+      for (std::size_t i = 0; i < 3; ++i) {
+        const double differs = relative(results[i + 3], results[i].to(at::kDouble));
+        EXPECT_LT(differs, std::string(recipe) == "fp8" ? 1e-6 : 1.0 / 256) << recipe << in << i;
+        EXPECT_TRUE(in != 40 || results[i + 3].equal(results[i])) << recipe << i;
+      }
+    }
+  }
 }
 
 TEST(QuantizedLayers, ConvolutionReadsItsOperandsAsTheTableSays) {
