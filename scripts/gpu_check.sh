@@ -146,6 +146,12 @@ done
 for recipe in mlp synthetic-resnet50; do
   bench "recipe $recipe" recipe "$recipe" --device cuda --json
 done
+# Recipes of 8 and 4 bits: emulated, and FP8 by the GPU's own products.
+bench "narrow gpt-shakespeare" recipe gpt-shakespeare --data text --train-file "$text" --test-file "$text" --device cuda \
+  --runs bf16,fp8,fp8:rowwise,fp8:blocks,mxfp8,nvfp4 --warmup 10 --steps 20
+if [ -n "$dry" ] || "$build/demi" bench recipe --help >/dev/null 2>&1; then
+  step "FP8 by hardware" env DEMI_FP8_PRODUCTS=native "$build/demi" bench recipe mlp --device cuda --runs bf16,fp8,fp8:rowwise --json
+fi
 
 # Beside the last one: what decides whether batch norm's kernels become the default.
 step "batch norm by demi's kernels" env DEMI_BATCH_NORM=cuda "$build/demi" bench recipe synthetic-resnet50 --device cuda --json

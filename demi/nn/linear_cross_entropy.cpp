@@ -110,6 +110,11 @@ c10::ScalarType dtype_of_linear(const at::Tensor& input, const at::Tensor& weigh
                       "one dtype outside of a region");
     return input.scalar_type();
   }
+  if (const auto own = recipe_of_part(weight))
+    refuse_argument("the head is multiplied by pieces, for which there is no recipe",
+                    std::string(own->recipe->name), "a head in the region's dtype or in FP32",
+                    "set_part(HEAD, \"lower_precision\") in the policy, or call at::linear and "
+                    "at::cross_entropy_loss");
   if (parts_in_use())
     for (const at::Tensor* tensor : {&weight, &input})
       if (const auto own = dtype_of_part(*tensor)) return *own;

@@ -9,6 +9,8 @@
 #include <vector>
 
 #include "demi/attention/attention.h"
+#include "demi/autocast/apply.h"
+#include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
 #include "demi/nn/key_value_cache.h"
 #include "demi/nn/linear_cross_entropy.h"
@@ -264,6 +266,17 @@ TEST(Refusals, OfLinearCrossEntropy) {
        {"Long", [&] { linear_cross_entropy(x.to(torch::kLong), head, targets); }},
        {"(classes, width)", [&] { linear_cross_entropy(x, head[0], targets); }},
        {"devices", [&] { linear_cross_entropy_and_right(x, head.to(torch::kMeta), targets); }}});
+}
+
+TEST(Refusals, OfAHeadWithARecipe) {
+  torch::nn::Linear head(torch::nn::LinearOptions(32, 8).bias(false));
+  demi::apply(OpPolicy().set_part("*", "mxfp8"), *head);
+  const Autocast region(torch::kCPU);
+  expect_refusals("nn.linear_cross_entropy", {{"mxfp8", [&] {
+                                                 linear_cross_entropy(
+                                                     torch::zeros({2, 32}), head->weight,
+                                                     torch::zeros({2}, torch::kLong));
+                                               }}});
 }
 
 }  // namespace

@@ -69,8 +69,8 @@ std::string agreement_on(const std::optional<OpPolicy>& policy) {
   for (const OpRule& rule : policy->changes())
     text += fmt::format("op_policy: {} {}\n", rule.op, name_of(rule.category));
   for (const PartRule& rule : policy->parts())
-    text += fmt::format("op_policy: part {} {} until {}\n", rule.part, rule.treatment,
-                        rule.until.value_or(-1));
+    text += fmt::format("op_policy: part {} {}{}\n", rule.part, rule.treatment,
+                        rule.until ? fmt::format(" until {}", *rule.until) : "");
   return text;
 }
 

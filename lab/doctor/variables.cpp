@@ -23,6 +23,7 @@ constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"DEMI_CACHE", "folder of fetched data sets and tokenized texts"},
     {"DEMI_CUDA_LIBRARY", "off: LibTorch's CUDA part is not loaded"},
     {"DEMI_DEBUG", "1: LibTorch's C++ stack traces in error messages"},
+    {"DEMI_FP8_PRODUCTS", "how FP8 layers multiply: emulated, native"},
     {"DEMI_KERNELS", "kernels of the optimizers and products: reference, avx2, avx512, cuda, aten"},
     {"DEMI_RUNS", "folder in which run folders are made"},
     {"DEMI_WEIGHT_CACHE", "how long low precision copies live: keep, region, off"},
