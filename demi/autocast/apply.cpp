@@ -2,7 +2,6 @@
 
 #include <torch/nn/module.h>
 
-#include <algorithm>
 #include <limits>
 #include <unordered_map>
 
@@ -50,29 +49,6 @@ struct PartOfRule {
   std::vector<at::Tensor> weights;
 };
 
-// The most neighbours that share a scale in one of the operands.
-int greatest_block(const quantization::Recipe& recipe) {
-  int block = 1;
-  for (const quantization::Operand* one : {&recipe.input, &recipe.weight, &recipe.gradient,
-                                           &recipe.gradient_for_weight, &recipe.input_for_weight})
-    if (one->is_quantized) block = std::max(block, kernels::block_of(one->scaling));
-  return block;
-}
-
-void warn_of_padding(const PartRule& rule, const quantization::Recipe& recipe,
-                     const std::vector<at::Tensor>& weights) {
-  const int block = greatest_block(recipe);
-  for (const at::Tensor& weight : weights) {
-    if (weight.size(0) % block == 0 && weight.size(1) % block == 0) continue;
-    TORCH_WARN_ONCE("[autocast.apply] a weight of ", weight.sizes(), " in part ", rule.part,
-                    " is no multiple of the ", block, " numbers that share a scale in ",
-                    rule.treatment,
-                    ": its last blocks count as filled up with zeros, which changes "
-                    "no result, but hardware may refuse such sizes");
-    return;
-  }
-}
-
 PartOfRule found(const PartRule& rule, torch::nn::Module& module) {
   PartOfRule result{.rule = &rule,
                     .part = rule.part == "*" ? &module : &part_of(module, rule.part),
@@ -88,7 +64,6 @@ PartOfRule found(const PartRule& rule, torch::nn::Module& module) {
             .accepted = result.recipe->takes_convolutions ? "linear layers and convolutions"
                                                           : "linear layers",
             .advice = "name another part, or leave the line out"});
-  warn_of_padding(rule, *result.recipe, result.weights);
   return result;
 }
 
@@ -129,6 +104,19 @@ void set_step(const torch::nn::Module& module, std::int64_t step,
   }
 }
 
+namespace {
+
+// Whether the last block of a row or column of the weight is not full.
+bool is_padded(const quantization::Recipe& recipe, const at::Tensor& weight) {
+  for (const quantization::Operand* one : {&recipe.weight, &recipe.weight_for_input}) {
+    const int block = one->is_quantized ? kernels::block_of(one->scaling) : 0;
+    if (block != 0 && (weight.size(0) % block != 0 || weight.size(1) % block != 0)) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module) {
   std::vector<QuantizedLayer> layers;
   if (quantized_parameters.load(std::memory_order_relaxed) == 0) return layers;
@@ -137,8 +125,10 @@ std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module) {
     const auto mark = mark_of_part(item.value());
     if (!mark || !mark->quantized) continue;
     const auto& how = *mark->quantized;
-    layers.push_back({item.key(), std::string(how.recipe->name),
-                      how.until == kNever ? std::nullopt : std::optional(how.until)});
+    layers.push_back({.weight = item.key(),
+                      .recipe = std::string(how.recipe->name),
+                      .until = how.until == kNever ? std::nullopt : std::optional(how.until),
+                      .is_padded = is_padded(*how.recipe, item.value())});
   }
   return layers;
 }

@@ -61,6 +61,9 @@ struct QuantizedLayer {
   std::string weight;                      // its name in the module
   std::string recipe;                      // its name
   std::optional<std::int64_t> until = {};  // the first step without it
+  /// Whether a dimension is no multiple of its blocks, which count as filled up with zeros: no
+  /// result changes, but hardware may refuse such sizes.
+  bool is_padded = false;
 };
 /// The weights of a module that have a recipe, in the module's order.
 DEMI_API std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module);

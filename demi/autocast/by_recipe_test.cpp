@@ -122,6 +122,20 @@ TEST_F(Recipes, APolicyForANetworkLeavesEmbeddingsAndTheLastLayer) {
   EXPECT_EQ(quantized_parameters, 1);
 }
 
+TEST_F(Recipes, ASizeThatNoBlockDividesIsSaid) {
+  TwoLayers network;  // (64, 32) and (8, 64)
+  const auto are_padded = [&](std::string_view recipe) {
+    demi::apply(OpPolicy().set_part("*", recipe), network);
+    std::vector<bool> padded;
+    for (const auto& layer : quantized_layers(network)) padded.push_back(layer.is_padded);
+    return padded;
+  };
+  EXPECT_THAT(are_padded("mxfp8"), ElementsAre(false, true));
+  EXPECT_THAT(are_padded("nvfp4"), ElementsAre(false, true));
+  EXPECT_THAT(are_padded("fp8:blocks"), ElementsAre(true, true));
+  EXPECT_THAT(are_padded("fp8:rowwise"), ElementsAre(false, false));
+}
+
 TEST_F(Recipes, TheLastRuleForAPartCounts) {
   TwoLayers network;
   demi::apply(OpPolicy().set_part("*", "mxfp8").set_part("first", "fp8").set_part("last", "fp32"),

@@ -218,6 +218,8 @@ std::string layers_in_words(const torch::nn::Module& module) {
                           count == 1 ? "weight" : "weights", recipe.name, recipe.summary);
   }
   if (text.empty()) return text;
+  if (const auto padded = std::ranges::count_if(layers, &QuantizedLayer::is_padded); padded > 0)
+    text += fmt::format(", {} of a size that no block divides (filled up with zeros)", padded);
   std::vector<std::string> others;
   for (const auto& item : module.named_parameters())
     if (item.value().dim() > 1 &&

@@ -508,5 +508,20 @@ TEST(Resolve, RefusesWordsThatAreNone) {
   EXPECT_THROW(resolve(config), DataError);
 }
 
+TEST(Resolved, ARecipeIsAppliedAndItsWeightsAreNamed) {
+  Config config = find_recipe("mlp").config;
+  config.precision = "mxfp8";
+  torch::nn::Sequential module(torch::nn::Linear(32, 64), torch::nn::Linear(64, 40),
+                               torch::nn::Linear(40, 10));
+  const train::Network network{.module = module.ptr(), .forward = {}};
+  EXPECT_EQ(layers_in_words(*module), "");
+  apply_policy(resolve(config), network);
+  EXPECT_EQ(
+      layers_in_words(*module),
+      "2 weights in mxfp8 (E4M3, a power of two as scale for 32 neighbours), 1 of a size that no "
+      "block divides (filled up with zeros), not 2.weight");
+  unapply(*module);
+}
+
 }  // namespace
 }  // namespace demi::settings
