@@ -108,7 +108,8 @@ void tell(const QuantizedWeight& how, Product product, const Read& left, const R
           const at::Tensor& result, const Exact& exact) {
   ProductObserver* observer = how.run->observer.load(std::memory_order_acquire);
   if (!observer) return;
-  const auto seen = [](const Read& read) {
+  const auto seen = [](Read read) {
+    read.in_bf16 = false;
     const Factored numbers = numbers_of(read);
     return SeenOperand{read.given.detach(), numbers.values, numbers.factor, read.how};
   };
@@ -128,6 +129,23 @@ at::Tensor product_of(const Factored& a, const Factored& b) {
   return sums;
 }
 
+/// left right, of codes with FP32 scales of blocks: the sums of each slice of 128 are scaled on
+/// their own, and added up in FP32, as DeepSeek-V3 does (arXiv 2412.19437, section 3.3.2).
+at::Tensor product_of_slices(const Read& left, const Read& right) {
+  Factored a = sliced(*left.quantized), b = sliced(*right.quantized);
+  if (left.is_transposed) a.values = a.values.t();
+  if (right.is_transposed) b.values = b.values.t();
+  const std::int64_t k = a.values.size(1), block = kernels::block_of(left.quantized->scaling);
+  at::Tensor sums = at::zeros({a.values.size(0), b.values.size(1)}, a.factor.options());
+  for (std::int64_t slice = 0; slice * block < k; ++slice) {
+    const std::int64_t first = slice * block, depth = std::min(block, k - first);
+    at::Tensor part = products::product_in_fp32(a.values.narrow(1, first, depth),
+                                                b.values.narrow(0, first, depth));
+    sums.addcmul_(part.mul_(a.factor.select(1, slice).unsqueeze(1)), b.factor.select(1, slice));
+  }
+  return sums;
+}
+
 at::Tensor multiplied(const QuantizedWeight& how, Product product, const Read& left,
                       const Read& right) {
   at::Tensor sums;
@@ -135,7 +153,12 @@ at::Tensor multiplied(const QuantizedWeight& how, Product product, const Read& l
     if (const auto native = native_product({*left.quantized, left.is_transposed},
                                            {*right.quantized, right.is_transposed}))
       sums = native->to(at::kFloat);
-  if (!sums.defined()) sums = product_of(numbers_of(left), numbers_of(right));
+  const auto has_blocks = [](const Read& read) {
+    return read.in_bf16 && read.quantized && has_fp32_blocks(*read.quantized);
+  };
+  if (!sums.defined())
+    sums = has_blocks(left) && has_blocks(right) ? product_of_slices(left, right)
+                                                 : product_of(numbers_of(left), numbers_of(right));
   tell(how, product, left, right, sums,
        [&] { return at::mm(left.given.to(at::kFloat), right.given.to(at::kFloat)); });
   return sums;

@@ -19,7 +19,7 @@ enum class Product : std::uint8_t { output, input_gradient, weight_gradient };
 /// An operand of a product as it was, and as the product read it.
 struct SeenOperand {
   at::Tensor given;  // a matrix, or what a convolution takes
-  /// Of the same sizes, in FP32 or bf16; times `factor` they stand for `given`, or for its
+  /// Of the same sizes, in FP32; times `factor` they stand for `given`, or for its
   /// transform, which may have up to 15 more rows.
   at::Tensor values;
   at::Tensor factor;   // (1), one for each row, or one for each column; undefined: 1
@@ -45,10 +45,10 @@ class DEMI_API ProductObserver {
 /// are fp32, bf16 or fp16; the result is (..., out) of `dtype`, one of these. Gradients have the
 /// dtypes of x, weight and bias. An Inf or NaN makes NaN of what its scale covers.
 ///
-/// But for FP32 scales of blocks, which are applied in FP32 first, a product of two numbers is
-/// exact. Where `dtype` has 16 bits, operands are bf16 then, and products those of
-/// products::product_in_fp32; else both are FP32, and products at::mm's. What sums of few bits in
-/// hardware do to a result (Hopper's FP8 accumulators) is not emulated.
+/// A product of two numbers is exact. Where `dtype` has 16 bits, operands are bf16, and products
+/// those of products::product_in_fp32; FP32 scales of blocks are applied to the sums of each slice
+/// of 128. Else both are FP32, blocks are scaled before, and products are at::mm's. What sums of
+/// few bits in hardware do to a result (Hopper's FP8 accumulators) is not emulated.
 ///
 /// Codes of a weight that is owned (weights::own, demi's optimizers) are kept until the next write
 /// to it. On a CPU, on CUDA and elsewhere alike; does not synchronise. Throws UsageError for

@@ -65,19 +65,21 @@ INSTANTIATE_TEST_SUITE_P(Recipes, ByRecipe, ::testing::ValuesIn(names_of_recipes
 // The table of operands, in FP64 from what dequantize() gives, which has tests of its own.
 TEST_P(ByRecipe, AllThreeProductsReadTheirOperandsAsTheTableSays) {
   const Recipe& recipe = parse_recipe(GetParam());
-  const at::Tensor x = torch::randn({3, 48, 96}).mul_(torch::randn({96}).exp()).requires_grad_(),
-                   weight = (torch::randn({64, 96}) * torch::randn({64, 1}).exp()).requires_grad_(),
-                   bias = torch::randn({64}).requires_grad_(), dy = torch::randn({3, 48, 64});
+  const at::Tensor x = torch::randn({3, 48, 200}).mul_(torch::randn({200}).exp()).requires_grad_(),
+                   weight =
+                       (torch::randn({144, 200}) * torch::randn({144, 1}).exp()).requires_grad_(),
+                   bias = torch::randn({144}).requires_grad_(), dy = torch::randn({3, 48, 144});
   const at::Tensor y = linear(x, weight, bias, weight_in(GetParam(), /*seed=*/9), at::kFloat);
   y.backward(dy);
   const auto chance = [](Product product) {
     return RandomRounding{9, 0, static_cast<std::uint32_t>(product), 0};
   };
-  const at::Tensor rows = x.detach().view({-1, 96}), drows = dy.view({-1, 64}), w = weight.detach();
+  const at::Tensor rows = x.detach().view({-1, 200}), drows = dy.view({-1, 144}),
+                   w = weight.detach();
   const at::Tensor expected =
       seen_by(recipe.input, rows, false).mm(seen_by(recipe.weight, w, false).t()) + bias.detach();
-  EXPECT_LT(relative(y.detach().view({-1, 64}), expected), 1e-6);
-  EXPECT_LT(relative(x.grad().view({-1, 96}),
+  EXPECT_LT(relative(y.detach().view({-1, 144}), expected), 1e-6);
+  EXPECT_LT(relative(x.grad().view({-1, 200}),
                      seen_by(recipe.gradient, drows, false, chance(Product::input_gradient))
                          .mm(seen_by(recipe.weight_for_input, w, true))),
             1e-6);
@@ -89,7 +91,7 @@ TEST_P(ByRecipe, AllThreeProductsReadTheirOperandsAsTheTableSays) {
   EXPECT_LT(relative(bias.grad(), drows.sum(0).to(at::kDouble)), 1e-6);
   // In a region: bf16 operands, the same numbers, and results that are rounded once.
   const at::Tensor in_region = linear(x, weight, bias, weight_in(GetParam(), 9), at::kBFloat16);
-  EXPECT_LT(relative(in_region.detach().view({-1, 64}), expected), 1.0 / 512);
+  EXPECT_LT(relative(in_region.detach().view({-1, 144}), expected), 1.0 / 512);
   x.mutable_grad() = at::Tensor();
   weight.mutable_grad() = at::Tensor();
   in_region.backward(dy.to(at::kBFloat16));
@@ -100,7 +102,7 @@ TEST_P(ByRecipe, AllThreeProductsReadTheirOperandsAsTheTableSays) {
                                         .mm(seen_by(recipe.input_for_weight, rows, true))),
             1e-6);
   // 3 bits of fraction or fewer.
-  EXPECT_GT(relative(y.detach().view({-1, 64}),
+  EXPECT_GT(relative(y.detach().view({-1, 144}),
                      rows.to(at::kDouble).mm(w.to(at::kDouble).t()) + bias.detach()),
             1e-3);
 }

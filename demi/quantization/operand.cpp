@@ -2,6 +2,7 @@
 
 #include <ATen/ops/ones_like.h>
 #include <ATen/ops/reciprocal.h>
+#include <ATen/ops/repeat_interleave.h>
 
 #include "demi/quantization/hadamard.h"
 
@@ -26,6 +27,18 @@ Factored factored(const Quantized& quantized, bool in_bf16) {
     factor = quantized.tensor_scale;
   }
   return {dequantize(bare, dtype), factor};
+}
+
+Factored sliced(const Quantized& quantized) {
+  Quantized bare = quantized;
+  bare.scales = at::ones_like(quantized.scales);
+  at::Tensor factor = quantized.scales.reciprocal();
+  if (quantized.down) factor = factor.t();
+  if (kernels::is_square(quantized.scaling)) {
+    const std::int64_t n = quantized.codes.size(quantized.down ? 1 : 0);
+    factor = factor.repeat_interleave(kernels::block_of(quantized.scaling), 0).narrow(0, 0, n);
+  }
+  return {dequantize(bare, at::kBFloat16), factor};
 }
 
 Quantized quantize_operand(const at::Tensor& matrix, const Operand& operand, bool down,

@@ -20,9 +20,19 @@ struct Factored {
 Options options_of(const Operand& operand, bool down);
 
 /// The numbers that a product reads. With `in_bf16` in bf16 where that holds them, which is
-/// everywhere but with FP32 scales of blocks: codes have 4 digits at most, scales of 8 bits too.
+/// everywhere but with has_fp32_blocks(): codes have 4 digits at most, scales of 8 bits too.
 /// (Where a block's scale makes numbers below FP32's normal range, bf16 rounds them.)
 Factored factored(const Quantized& quantized, bool in_bf16);
+
+/// Whether scales are FP32 ones of blocks, which differ within a sum.
+inline bool has_fp32_blocks(const Quantized& quantized) {
+  return kernels::has_fp32_scales(quantized.scaling) && kernels::block_of(quantized.scaling) != 0;
+}
+
+/// The numbers of codes with FP32 scales of blocks, in bf16, and what each slice's sums are
+/// multiplied by: (n, slices), n the rows or columns that are not summed over, a slice a block of
+/// the others.
+Factored sliced(const Quantized& quantized);
 
 /// The matrix (rows, columns) quantized for a product: its Hadamard transform first, if the operand
 /// says so.
