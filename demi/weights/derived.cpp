@@ -49,8 +49,12 @@ std::vector<at::Tensor> kept_derived(const at::Tensor& parameter, std::uint64_t 
   const auto owner = owned().find(&leaf);
   DerivedTensors* kept = owner == owned().end() ? nullptr : find_derived(owner->second, key);
   if (!kept || !kept->made_of.is_of(leaf)) return {};
-  for (const at::Tensor& tensor : kept->tensors)
-    if (tensor.defined()) kept->ready.include(current, tensor);
+  if (kept->ready.includes(current)) return kept->tensors;
+  for (const at::Tensor& tensor : kept->tensors) {
+    if (!tensor.defined()) continue;
+    kept->ready.include(current, tensor);  // waits once, for the first of them
+    current.streams().recordDataPtrOnStream(tensor.storage().data_ptr(), current.stream());
+  }
   return kept->tensors;
 }
 
