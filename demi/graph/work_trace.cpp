@@ -293,8 +293,8 @@ std::string WorkTrace::difference(const WorkTrace& later) const {
       if (one.sizes != other.sizes)
         return "a tensor has another shape each time (" + later.place_of(i) + ")";
       if (one.storage != other.storage || one.is_given != other.is_given)
-        return "the step reads a tensor that is another one each time and was not handed over (" +
-               later.place_of(i) + ", shape " + c10::str(c10::IntArrayRef(other.sizes)) + ")";
+        return "a tensor that was not handed over is another one each time (" + later.place_of(i) +
+               ", shape " + c10::str(c10::IntArrayRef(other.sizes)) + ")";
     }
   }
   if (ops_.size() != later.ops_.size()) {

@@ -107,7 +107,7 @@ TEST(WorkTrace, NamesTheModuleByTheWeightsThatOpsRead) {
 
 TEST(WorkTrace, NamesTheModuleWhoseBackwardItIs) {
   EXPECT_EQ(difference_at("gradient"),
-            "the step reads a tensor that is another one each time and was not handed over "
+            "a tensor that was not handed over is another one each time "
             "(aten::mul in MulBackward0, the backward of an op after the module head, "
             "shape [3, 4])");
   const std::string of_function = difference_at("function");
