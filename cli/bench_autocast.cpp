@@ -5,6 +5,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "lab/bench/autocast.h"
 #include "lab/report/format.h"
 
@@ -92,7 +93,7 @@ void add_bench_autocast(CLI::App& bench) {
       "autocast", "Host cost of an op in an autocast region over the plain op");
   const auto a = std::make_shared<AutocastArguments>();
   const auto add = [&](const char* name, int& value, const char* help) {
-    command->add_option(name, value, help)->check(CLI::PositiveNumber)->capture_default_str();
+    command->add_option(name, value, help)->check(whole_number(1))->capture_default_str();
   };
   add("--rounds", a->bench.rounds, "Timed rounds of each variant; the fastest is reported");
   add("--iterations", a->bench.iterations, "Calls in a round");

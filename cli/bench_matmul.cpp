@@ -7,6 +7,7 @@
 
 #include "cli/bench.h"
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "cli/status_line.h"
 #include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
@@ -220,11 +221,13 @@ void add_bench_matmul(CLI::App& bench) {
       ->capture_default_str();
   add_device_option(*command, a->device);
   command->add_option("--html", a->html, "File for a page with the rates as a plot");
-  command->add_flag(kLayersFlag, a->layer,
-                    "In place of square products: linear layers and convolutions in a region on a "
-                    "CPU, demi's against LibTorch's and FP32; --layers=TEXT: those with that name");
+  command
+      ->add_flag(kLayersFlag, a->layer,
+                 "In place of square products: linear layers and convolutions in a region on a "
+                 "CPU, demi's against LibTorch's and FP32; --layers=TEXT: those with that name")
+      ->type_name("TEXT");
   command->add_option("--rounds", a->layers.rounds, "Timed rounds of --layers")
-      ->check(CLI::PositiveNumber)
+      ->check(whole_number(1))
       ->capture_default_str();
   a->output.add_to(*command);
   command->callback([a] { a->layer.empty() ? bench_squares(*a) : bench_layers(*a); });

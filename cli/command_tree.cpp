@@ -8,7 +8,7 @@ OptionInfo info_of(const CLI::Option& option) {
   for (const std::string& name : option.get_snames()) info.names.push_back("-" + name);
   for (const std::string& name : option.get_lnames()) info.names.push_back("--" + name);
   const bool is_flag = option.get_items_expected_max() == 0;
-  if (!is_flag) info.type = option.get_type_name().empty() ? "TEXT" : option.get_type_name();
+  if (!is_flag) info.type = type_of(option).empty() ? "TEXT" : type_of(option);
   return info;
 }
 
@@ -41,6 +41,11 @@ std::string CommandInfo::name() const {
 std::string group_of(const CLI::Option& option) {
   const std::string& group = option.get_group();
   return group == "OPTIONS" ? "Options" : group;
+}
+
+std::string type_of(const CLI::Option& option) {
+  const std::string type = option.get_type_name();
+  return type.substr(0, type.find(':'));
 }
 
 std::string full_name(const CLI::App& command) {

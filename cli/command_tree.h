@@ -31,6 +31,10 @@ std::string full_name(const CLI::App& command);
 /// named; empty if the option is hidden.
 std::string group_of(const CLI::Option& option);
 
+/// "INT": the type without the range that CLI11 adds. A flag's is that of the value that it may
+/// have; empty: none.
+std::string type_of(const CLI::Option& option);
+
 /// The tree of the whole program, from any of its commands. Hidden options are left out.
 CommandInfo command_tree(const CLI::App& app);
 

@@ -2,12 +2,17 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
+#include <cstdlib>
 #include <filesystem>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <sstream>
+#include <string_view>
 #include <utility>
 
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "cli/output.h"
 #include "cli/ranks.h"
 #include "cli/session.h"
@@ -62,13 +67,15 @@ void add_options(CLI::App& command, CompareArguments& a) {
       // CLI11 2.2 and newer would check, and show, 0 for a number's flag that is not given.
       ->force_callback(false)
       ->default_str("")
-      ->check(CLI::Range(int64_t{1}, kMostSteps));
+      ->type_name("N")
+      ->check(whole_number(1, kMostSteps));
   command
       .add_flag(
           kLayers, a.layers,
           "In place of training the runs: one batch in FP32 and in each of them with the same "
           "weights, layer by layer, forward and backward; --layers=N: after N steps in FP32")
-      ->check(CLI::Range(int64_t{0}, kMostSteps));
+      ->type_name("N")
+      ->check(whole_number(0, kMostSteps));
   command.add_option("--run-dir", a.run_dir,
                      "Folder in which run folders are made [DEMI_RUNS, or runs]");
   a.output.add_to(command);
@@ -148,16 +155,27 @@ std::vector<settings::RunSpec> runs_of(const CompareArguments& a, const Start& s
   return runs;
 }
 
-// The path to type to start this program.
-std::string program_path() {
+bool is_found_by_the_shell(const fs::path& program) {
+  const char* const folders = std::getenv("PATH");
+  std::istringstream path(folders ? folders : "");
+  std::error_code none;
+  for (std::string folder; std::getline(path, folder, ':');)
+    if (const fs::path found = fs::path(folder) / program.filename(); fs::exists(found, none))
+      return fs::equivalent(found, program, none);
+  return false;
+}
+
+// What to type to start this program.
+std::string program_to_type() {
   const fs::path whole = fs::read_symlink("/proc/self/exe");
+  if (is_found_by_the_shell(whole)) return whole.filename();
   const fs::path relative = whole.lexically_proximate(fs::current_path());
   return relative.native().size() < whole.native().size() ? relative : whole;
 }
 
 // Prints the next commands to try after `demi compare`, or ./demo, without a recipe.
 void say_what_is_next(const fs::path& folder) {
-  const std::string program = program_path();
+  const std::string program = program_to_type();
   note(
       fmt::format("to look at the report: xdg-open {}, or any browser; to try next: {} doctor, {} "
                   "train --list",
@@ -182,7 +200,24 @@ recipes::Comparison compare_one(const CompareArguments& a, Start start) {
 // A run's folder, or one of its checkpoints.
 bool resumes(const Start& start) { return !start.folder.empty() || !start.resume_from.empty(); }
 
+// Throws UsageError for an option about what is watched and kept of runs, and when they end.
+void refuse_options_of_runs(const SettingOptions& settings, const settings::Config& config) {
+  constexpr std::string_view kOfRuns[] = {
+      "monitor",    "detect-anomaly", "what-if", "best-by",        "keep-last",
+      "keep-every", "stop-after",     "top-k",   "early-stopping", "checkpoint-every"};
+  for (const settings::Assignment& one : settings.typed_ones()) {
+    const settings::Setting* setting = settings::find_setting(one.name);
+    const bool is_off = setting && setting->get(config) == setting->get(settings::Config());
+    if (std::ranges::count(kOfRuns, one.name) > 0 && !is_off)
+      throw UsageError({.where = one.source,
+                        .what = "the setting does nothing in this run: --layers trains none",
+                        .seen = one.text,
+                        .advice = "leave it out"});
+  }
+}
+
 void compare_layers(const CompareArguments& a, const Start& start) {
+  refuse_options_of_runs(a.settings, start.config);
   if (resumes(start) || !a.sweep.empty() || a.published || a.turn_steps > 0 ||
       start.config.ranks > 1)
     throw UsageError(

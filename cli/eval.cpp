@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "cli/output.h"
 #include "lab/report/format.h"
 #include "lab/report/table.h"
@@ -114,7 +115,7 @@ void add_eval(CLI::App& app) {
           "Also report the share of examples whose class is among the k likeliest; 0: as in "
           "training (5 with more than 10 classes)")
       ->capture_default_str()
-      ->check(CLI::NonNegativeNumber);
+      ->check(whole_number(0));
   a->output.add_to(*command);
   command->callback([a] { evaluate(*a); });
 }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <sstream>
+#include <utility>
 #include <vector>
 
 #include "cli/command_tree.h"
@@ -14,12 +15,25 @@ namespace {
 
 constexpr std::size_t kNames = 36;
 
-// "--limit INT=64", "RECIPE TEXT": of a flag "--json".
+// As they are typed, by comma; of a flag without the values that CLI11 writes behind them.
+std::string typed_names(const CLI::Option& option) {
+  std::string all;
+  for (const auto& [dashes, names] :
+       {std::pair{"-", option.get_snames()}, {"--", option.get_lnames()}})
+    for (const std::string& name : names) all += (all.empty() ? "" : ",") + (dashes + name);
+  return all;
+}
+
+// "--limit INT=64", "RECIPE TEXT"; of a flag "--json", or "--layers[=N]" if it may have a value.
 std::string names_of(const CLI::Option& option, bool is_positional) {
-  std::string text = option.get_name(is_positional, /*all_options=*/!is_positional);
-  if (option.get_type_size() == 0) return text;  // a flag
-  if (!option.get_type_name().empty()) text += " " + option.get_type_name();
-  if (!option.get_default_str().empty()) text += "=" + option.get_default_str();
+  std::string text = is_positional ? option.get_name(/*positional=*/true) : typed_names(option);
+  const std::string type = type_of(option);
+  if (option.get_items_expected_max() == 0)  // a flag
+    return type.empty() ? text : text + "[=" + type + "]";
+  if (!type.empty()) text += " " + type;
+  std::string by_default = option.get_default_str();
+  if (option.get_delimiter() != '\0') std::ranges::replace(by_default, ' ', option.get_delimiter());
+  if (!by_default.empty()) text += "=" + by_default;
   if (option.get_expected_max() == CLI::detail::expected_max_vector_size)
     text += " ...";
   else if (option.get_expected_min() > 1)

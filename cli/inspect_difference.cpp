@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/inspect_text.h"
+#include "demi/core/json.h"
 #include "demi/tensor/dtype.h"
 #include "lab/huggingface/folder.h"
 #include "lab/inspect/difference.h"
@@ -150,7 +151,7 @@ std::string sentence_of(const std::string& pair, const Difference& found) {
                      report::format_count(found.compared));
 }
 
-/// No side of an entry shows a whole vocabulary.
+/// Cuts entries, so that no side of one shows a whole vocabulary.
 void show_shortly(Difference& found) {
   for (auto& entry : found.text) {
     if (entry.first && entry.second) {
@@ -159,6 +160,29 @@ void show_shortly(Difference& found) {
     }
     for (std::optional<std::string>* side : {&entry.first, &entry.second})
       if (*side) *side = shown_text(entry.name, **side);
+  }
+}
+
+void drop_what_is_equal(Json& a, Json& b) {
+  const Json all = a;
+  for (const auto& [name, value] : all.items()) {
+    if (!b.contains(name)) continue;
+    if (a[name].is_object() && b[name].is_object()) drop_what_is_equal(a[name], b[name]);
+    if (a[name] != b[name]) continue;
+    a.erase(name);
+    b.erase(name);
+  }
+}
+
+/// Of two JSON objects, such as configurations, leaves what differs: a line shows the beginning.
+void show_what_differs(Difference& found) {
+  for (auto& entry : found.text) {
+    if (!entry.first || !entry.second) continue;
+    Json a = json_or_null<Json>(*entry.first), b = json_or_null<Json>(*entry.second);
+    if (!a.is_object() || !b.is_object()) continue;
+    drop_what_is_equal(a, b);
+    entry.first = a.dump();
+    entry.second = b.dump();
   }
 }
 
@@ -175,6 +199,7 @@ void show_difference(const std::string& a, const std::string& b, const Output& o
   Difference found = inspect::difference(first, second);
   show_shortly(found);
   if (output.is_json()) return Output::print(json_of(first, second, found));
+  show_what_differs(found);
   const std::string pair = fmt::format("{} and {}", first.path.string(), second.path.string());
   std::vector<report::Table> tables;
   if (!found.tensors.empty()) {

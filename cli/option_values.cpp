@@ -19,13 +19,24 @@ bool has_value(const CLI::App& app, const std::string& name) {
   return option && option->get_items_expected_max() > 0;
 }
 
-std::string why_no_number(const std::string& text) {
-  std::string_view digits = text;
+struct WholeNumber {
+  int64_t number = 0;
+  std::errc error = {};  // invalid_argument, too, for what has more than the number
+};
+
+WholeNumber parsed(std::string_view digits) {
   while (digits.starts_with(' ')) digits.remove_prefix(1);  // of a protected argument
   if (digits.starts_with('+')) digits.remove_prefix(1);
-  int64_t number = 0;
-  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), number);
-  if (error != std::errc::result_out_of_range) return "";  // CLI11 refuses what is no number
+  WholeNumber result;
+  const char* const last = digits.data() + digits.size();
+  const auto [end, error] = std::from_chars(digits.data(), last, result.number);
+  result.error = error == std::errc() && end != last ? std::errc::invalid_argument : error;
+  return result;
+}
+
+std::string why_no_number(const std::string& text) {
+  if (parsed(text).error != std::errc::result_out_of_range)
+    return "";  // CLI11 refuses what is none
   return "out of range; seen: " + text + "; accepted: whole numbers of 64 bits, " +
          std::to_string(INT64_MIN) + " to " + std::to_string(INT64_MAX);
 }
@@ -60,6 +71,19 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
       is_value = !is_literal && argument.starts_with("--") && has_value(*command, argument);
   }
   return all;
+}
+
+CLI::Validator whole_number(int64_t least, int64_t most) {
+  const auto why = [least, most](std::string& text) -> std::string {
+    const auto [number, error] = parsed(text);
+    if (error == std::errc::result_out_of_range) return why_no_number(text);
+    const bool is_none = error != std::errc();
+    if (!is_none && number >= least && number <= most) return "";
+    const char* what = is_none ? "not a whole number" : number < least ? "too small" : "too large";
+    return std::string(what) + "; seen: " + text + "; accepted: " + std::to_string(least) + " to " +
+           std::to_string(most);
+  };
+  return {why, ""};
 }
 
 void check_values(CLI::App& app) {

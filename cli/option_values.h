@@ -1,6 +1,7 @@
 #pragma once
 
 #include <CLI/CLI.hpp>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -10,6 +11,9 @@ namespace demi::cli {
 /// value as none, and takes the next argument for it.
 std::vector<std::string> with_empty_values(const std::vector<std::string>& arguments,
                                            const CLI::App& app);
+
+/// Refuses what is no whole number of this range, which `most` by default has the end of an int's.
+CLI::Validator whole_number(std::int64_t least, std::int64_t most = INT32_MAX);
 
 /// Makes each option with a whole number refuse one beyond 64 bits, which CLI11 would round to the
 /// nearest, and --runs, --precision and --sweep an empty value, which would be that of an option

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/option_values.h"
 #include "cli/output.h"
 #include "cli/settings.h"
 #include "demi/core/atomic_file.h"
@@ -129,10 +130,10 @@ void add_profile(CLI::App& app) {
                       "Precisions, by comma, each with a variant after a colon if wanted, as the "
                       "runs of `demi compare` [fp32,bf16 on a CPU, fp32,fp16 on CUDA]");
   command->add_option("--steps", a->steps, "Steps that are recorded, and as many without profiler")
-      ->check(CLI::Range(std::int64_t{1}, kMostRecorded))
+      ->check(whole_number(1, kMostRecorded))
       ->capture_default_str();
   command->add_option("--warmup", a->warmup, "Steps before")
-      ->check(CLI::Range(std::int64_t{1}, kMostRecorded))
+      ->check(whole_number(1, kMostRecorded))
       ->capture_default_str();
   command->add_option("--output", a->output_dir,
                       "Folder of report.html, result.json and the traces [a new run folder]");

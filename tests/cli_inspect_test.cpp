@@ -293,6 +293,24 @@ TEST_F(Inspect, DifferencesAreNamedAndMeasured) {
   EXPECT_TRUE(model["numbers"].empty() && model["metadata"].empty());
 }
 
+// The beginnings of two configurations are equal, and a line shows no more.
+TEST_F(Inspect, OfTwoObjectsInMetadataThatDifferIsShown) {
+  Checkpoint checkpoint = small_checkpoint();
+  const auto with_text = [&](const char* name, const json& config) {
+    checkpoint.text["demi.config"] = config.dump(1);
+    return save(name, checkpoint).string();
+  };
+  json config{{"data", std::string(80, 'd')}, {"model", {{"name", "gpt"}, {"depth", 2}}}};
+  const std::string a = with_text("a", config);
+  config["model"]["depth"] = 3;
+  config["seed"] = 1;
+  const std::string b = with_text("b", config);
+  EXPECT_THAT(run({"inspect", "--diff", a, b}).out,
+              AllOf(HasSubstr("  {\"model\":{\"depth\":2}}  "),
+                    HasSubstr("  {\"model\":{\"depth\":3},\"seed\":1}\n")));
+  EXPECT_EQ(json_of({"inspect", "--diff", a, b})["metadata"][0]["second"], config.dump(1));
+}
+
 TEST_F(Inspect, AReaderThatLeavesAndAFullDiskAreToldApart) {
   const Outcome broken = run({"inspect", kPython.string()}, [] {
     int ends[2];

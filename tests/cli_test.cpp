@@ -63,6 +63,21 @@ TEST_F(Cli, HelpIsWrapped) {
                         "                                    choice [0]\n"));
 }
 
+// CLI11 writes "--layers{0}" and "INT:INT in [1 - 1000]".
+TEST_F(Cli, HelpShowsOptionsAsTheyAreTyped) {
+  const auto shows = [&](Words words, const std::string& option) {
+    words.emplace_back("--help");
+    EXPECT_THAT(run(words).out, HasSubstr("\n  " + option + " "));
+  };
+  shows({"compare"}, "--interleave[=N]");
+  shows({"train"}, "--mp,--mixed-precision");
+  shows({"bench", "matmul"}, "--layers[=TEXT]");
+  shows({"bench", "step"}, "--no-peer");
+  shows({"bench", "model"}, "--width INT=64,256,1024,4096 ...");
+  shows({"profile"}, "--steps INT=5");
+  EXPECT_THAT(run({"manual"}).out, Not(HasSubstr("INT in")));
+}
+
 TEST_F(Cli, ErrorsAreWrappedOnATerminalAndOneLineInAFile) {
   const Words words{"compare", "fashion-cn"};
   const std::string in_file = run(words).err;
@@ -98,6 +113,12 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
   expect({"compare", "--runs", "fp32,bf61"}, "did you mean bf16?");
   expect({"compare", "--runs", "fp32,fp32"}, "twice");
   expect({"compare", "--runs", "fp16:scale=-1"}, "positive number");
+  expect({"profile", "--steps", "0"}, "--steps: too small; seen: 0; accepted: 1 to 1000\n");
+  expect({"profile", "--steps", "1e2"}, "--steps: not a whole number; seen: 1e2; accepted: 1 to ");
+  expect({"eval", "x", "--top-k", "-1"},
+         "--top-k: too small; seen: -1; accepted: 0 to 2147483647\n");
+  expect({"bench", "autocast", "--width", "3000000000"}, "--width: too large; seen: 3000000000; ");
+  expect({"compare", "--interleave=0"}, "--interleave: too small; seen: 0; accepted: 1 to ");
   expect({"compare", "--runs", ""}, "--runs: the value is empty");
   expect({"bench", "recipe", "--runs="}, "--runs: the value is empty");
   expect({"eval", "model.safetensors", "--precision", ""}, "--precision: the value is empty");
@@ -191,6 +212,10 @@ TEST_F(Cli, AComparisonWithoutARecipeEndsWithWhatToOpenAndTry) {
   EXPECT_THAT(last, HasSubstr("xdg-open"));
   EXPECT_THAT(last, HasSubstr("compare-fashion-cnn-001/report.html, or any browser"));
   EXPECT_THAT(last, HasSubstr("/demi doctor"));
+  const auto in_path = [] {
+    setenv("PATH", fs::path(std::getenv("DEMI_PROGRAM")).parent_path().c_str(), 1);
+  };
+  EXPECT_THAT(run(command, in_path).err, HasSubstr("to try next: demi doctor, demi train --list"));
   std::vector<std::string> named = command;
   named.insert(named.begin() + 1, "fashion-cnn");
   EXPECT_THAT(run(named).err, Not(HasSubstr("xdg-open")));
@@ -265,7 +290,6 @@ TEST_F(Cli, TopKThatEveryExampleWouldMeetIsRefused) {
       run({"train", "mlp", "--in", "8", "--out", "8", "--batches", "2", "--top-k", "5"});
   EXPECT_EQ(outcome.code, 2) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("there are no classes"));
-  EXPECT_EQ(run({"compare", "--interleave=0"}).code, 2);
   EXPECT_EQ(run({"compare", "--interleave=-3"}).code, 2);
 }
 
@@ -381,6 +405,10 @@ TEST_F(Cli, LayersAreComparedWithoutTraining) {
   EXPECT_THAT(text.out, HasSubstr("made 0"));
   EXPECT_EQ(with({"--runs", "fp32"}).code, 2);
   EXPECT_EQ(with({"--interleave"}).code, 2);
+  const Outcome watched = with({"--what-if", "fp16"});
+  EXPECT_EQ(watched.code, 2);
+  EXPECT_THAT(watched.err,
+              HasSubstr("[--what-if] the setting does nothing in this run: --layers "));
   const Outcome late = run({"compare", "loss-scaling", "--layers=401", "--schedule", "cosine"});
   EXPECT_EQ(late.code, 2);
   EXPECT_THAT(late.err, HasSubstr("[--layers] the learning rates of the cosine schedule end"));
