@@ -10,6 +10,8 @@
 #include <vector>
 
 #include "demi/core/error.h"
+#include "demi/profile/phase_timer.h"
+#include "lab/report/palette.h"
 #include "lab/results/published.h"
 #include "lab/settings/recipe.h"
 
@@ -470,6 +472,11 @@ TEST(Published, JsonHasEveryTableWithItsSource) {
     for (const auto& row : table["rows"]) EXPECT_EQ(row.size(), table["columns"].size());
     EXPECT_NE(table["notes"][0].get<std::string>().find("Source: "), std::string::npos);
   }
+}
+
+// Seven with clipping, which has a phase of its own to unscale.
+TEST(CompareReport, EachPhaseHasAColourOfItsOwn) {
+  EXPECT_GE(report::kLight.runs.size(), profile::kPhaseNames.size());
 }
 
 }  // namespace
