@@ -12,10 +12,10 @@ namespace demi::cli {
 
 // Functions that the four commands of `demi bench` share.
 
-/// With host_us, kernels, launches, busy_ms and idle_share where they were measured, on a device.
+/// A run's numbers; host_us, kernels, launches, busy_ms and idle_share if measured, on a device.
 nlohmann::ordered_json timing_json(const bench::RecipeTiming& timing);
 
-/// Of runs on a device: columns and notes for what they measured there, and what is missing.
+/// Adds columns and notes for what runs on a device measured there, and what is missing.
 void add_device_columns(const bench::RecipeBenchResult& result, report::Table& table);
 
 /// "On PROCESSOR (...), LibTorch ..., demi ...."

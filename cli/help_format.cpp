@@ -15,7 +15,7 @@ namespace {
 
 constexpr std::size_t kNames = 36;
 
-// As they are typed, by comma; of a flag without the values that CLI11 writes behind them.
+// The names as they are typed, by comma, without the values that CLI11 writes behind a flag's.
 std::string typed_names(const CLI::Option& option) {
   std::string all;
   for (const auto& [dashes, names] :

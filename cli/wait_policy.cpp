@@ -33,8 +33,8 @@ bool is_decided(char** environment) {
 /// started again is then the loader. The kernel gives the address of a loader that it has started.
 bool was_started_by_the_kernel() { return getauxval(AT_BASE) != 0; }
 
-// No memory is allocated and no variable written: the C library is not set up yet. Where anything
-// fails, the program continues unchanged.
+// Allocates no memory and writes no variable: the C library is not set up yet. If anything fails,
+// the program continues unchanged.
 void start_again_with_spin_count(int, char** arguments, char** environment) {
   // SIGUSR1 asks for a checkpoint, and would end the program while the libraries are loaded. The
   // mask outlives execve; catch_signals() unblocks it.

@@ -141,8 +141,8 @@ Gradients by_kernels(const Saved& saved, const at::Tensor& of_sum, const at::Ten
   return result;
 }
 
-/// The same by LibTorch's operators, which autograd differentiates again in grad mode. Not by
-/// autograd of the forward operators: the sum is a result of this very node.
+/// Gradients by LibTorch's operators, which autograd differentiates again in grad mode. Autograd of
+/// the forward operators could not give them: the sum is a result of this very node.
 Gradients by_operators(const Saved& saved, const at::Tensor& of_sum, const at::Tensor& of_normed) {
   const auto dtype = at::promote_types(saved.sum.scalar_type(), at::kFloat);
   const at::Tensor s = saved.sum.to(dtype), dy = of_normed.to(dtype);

@@ -26,7 +26,7 @@
 namespace demi::batch_norm {
 namespace {
 
-// Of smaller planes LibTorch's kernel is as fast.
+// LibTorch's kernel is as fast if planes are smaller.
 constexpr std::int64_t kSmallestPlane = 64;
 
 /// (C) FP32 without gaps on the input's device, or undefined.
@@ -65,7 +65,7 @@ bool wants_cuda_kernels() {
 
 namespace {
 
-/// Of the input alone.
+/// The engine, chosen by the input alone.
 Engine engine_of(const at::Tensor& x) {
   if (x.is_cpu()) return {.cpu = kernels::cpu_kernels()};
   if (!x.is_cuda() || !is_channels_last(x) || !wants_cuda_kernels()) return {};

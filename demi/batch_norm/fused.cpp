@@ -34,7 +34,7 @@ at::Tensor channels_of(const Call& call, const kernels::BatchNorm& norm, const P
   const auto numbers = [](const at::Tensor& tensor) {
     return tensor.defined() ? tensor.const_data_ptr<float>() : nullptr;
   };
-  // Read alone where they do not move.
+  // They are only read if they do not move.
   const auto running = [&](const at::Tensor& tensor) {
     return o.training && tensor.defined() ? tensor.mutable_data_ptr<float>()
                                           : const_cast<float*>(numbers(tensor));

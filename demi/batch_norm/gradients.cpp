@@ -23,7 +23,7 @@ Gradients gradients_by_kernels(const Saved& saved, const at::Tensor& gradient,
   result.input = at::empty(x.sizes(), x.options(), format);
   if (saved.has_add) result.add = at::empty_like(result.input);
   point_to(norm, saved.channels);
-  // Read alone; the struct's member is for both ways.
+  // Backward only reads them; the struct's members are for both ways.
   norm.output = saved.output.defined() ? const_cast<void*>(saved.output.const_data_ptr()) : nullptr;
   norm.chosen = saved.chosen.defined()
                     ? const_cast<std::uint8_t*>(saved.chosen.const_data_ptr<std::uint8_t>())

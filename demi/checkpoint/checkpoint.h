@@ -72,7 +72,7 @@ struct SaveOptions {
 /// is there already is not overwritten: the new one is called step-00000400-2, and the old one is
 /// an old one.
 ///
-/// Counted and removed are checkpoints of the same run alone. A process is one run; with restore(),
+/// Only checkpoints of the same run are counted and removed. A process is one run; with restore(),
 /// load(path, objects) or Trainer::resume it continues the run of that checkpoint. Checkpoints of
 /// other runs, and folders of another content, stay, with one warning (TORCH_WARN).
 ///

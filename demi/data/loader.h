@@ -44,8 +44,8 @@ class DEMI_API Loader {
   /// The batch at `position` in [0, batches()) of an epoch. Throws UsageError for another position.
   virtual Batch batch(int64_t epoch, int64_t position) const = 0;
 
-  /// Of a set that lies on a device: what the host decides of that batch, such as which examples
-  /// and which windows of them, (N, ...) int64 on the device, a row for each example. Sent there
+  /// What the host decides of that batch if the set lies on a device, such as which examples and
+  /// which windows of them: (N, ...) int64 on the device, a row for each example. It is sent there
   /// once an epoch. Undefined: the loader has no such form. Throws as batch().
   virtual at::Tensor choice(int64_t epoch, int64_t position) const;
   /// The batch of a choice, bit for bit that of batch(), by work of the device alone which is the

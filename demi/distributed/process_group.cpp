@@ -232,8 +232,8 @@ WaitEnd ProcessGroup::Impl::wait_for_others(const std::function<bool()>& is_over
   return poll(is_over, is_lost, deadline);
 }
 
-// On a thread of its own: NCCL waits for the other ranks, however long they take. Its watchdog ends
-// the process and names no rank, so this process's own timeout comes first.
+// Connects on a thread of its own: NCCL waits for the other ranks, however long they take. Its
+// watchdog ends the process and names no rank, so this process's own timeout comes first.
 void ProcessGroup::Impl::connect_gpus(at::Device device, const std::string& what) {
   check_alive(what);
   const auto made = on_a_thread<std::shared_ptr<Collectives>>(

@@ -126,7 +126,7 @@ class DEMI_API ProcessGroup {
                            const std::string& what = "all_reduce");
 
  protected:
-  /// On a store of the test's choice.
+  /// A group on a store of the test's choice.
   ProcessGroup(std::shared_ptr<Store> store, int rank, int world_size,
                const ProcessGroupOptions& options);
 

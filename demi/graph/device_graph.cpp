@@ -18,7 +18,7 @@ constexpr auto kMake = "graph.make";
 
 std::atomic<const GraphSource*> in_place_of_the_machines = nullptr;
 
-// Of a CUDA error the name in words; hints on debugging come behind it.
+// The first line: a CUDA error's name in words, behind which come hints on debugging.
 std::string own_words(const std::exception& error) {
   const auto* c10 = dynamic_cast<const c10::Error*>(&error);
   const std::string text = c10 ? c10->what_without_backtrace() : error.what();

@@ -18,7 +18,7 @@ class DEMI_API DeviceGraph {
   DeviceGraph& operator=(const DeviceGraph&) = delete;
   virtual ~DeviceGraph();
 
-  /// From here on the work of the device's current stream, which is not its default stream, is
+  /// Begins to record: work of the device's current stream, which is not its default stream, is
   /// recorded and not run. Memory that is allocated for it belongs to the graph. Call it once.
   /// Throws DeviceError.
   virtual void begin() = 0;

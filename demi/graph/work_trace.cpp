@@ -74,14 +74,14 @@ struct WorkTrace::Thread {
   std::vector<Function> functions;
 };
 
-// Of one that the trace has seen begin.
+// An op or function of autograd that the trace has seen begin.
 struct WorkTrace::Open final : at::ObserverContext {
   explicit Open(bool function) : is_function(function) {}
   bool is_function;  // else an op
 };
 
 WorkTrace::Thread& WorkTrace::thread() {
-  // Not the object itself: a library that dlopen loads has little room for those of threads.
+  // A pointer, since a library that dlopen loads has little room for a thread's objects.
   thread_local const auto own = std::make_unique<Thread>();
   return *own;
 }
@@ -223,7 +223,7 @@ std::string WorkTrace::module_of(std::ptrdiff_t held) const {
   return dot == name.npos ? "" : name.substr(0, dot);
 }
 
-// In which module an op of forward runs, by what it and its neighbours read.
+// The module in which an op of forward runs, by what it and its neighbours read.
 std::string WorkTrace::module_at(std::size_t op) const {
   const std::size_t outermost = ops_[op].outermost;
   const Op& seen = ops_[outermost];
@@ -252,7 +252,7 @@ std::string WorkTrace::place_of(std::size_t op) const {
          (made == made_by_.end() ? "" : module_at(made->second));
 }
 
-// Of the last of the ops.
+// Judges the last op.
 void WorkTrace::look_for_obstacle(const at::RecordFunction& op) {
   if (refused_) return;
   const std::string& name = ops_.back().name;

@@ -102,7 +102,7 @@ class DEMI_API WorkTrace {
   std::vector<std::string> names_;                          // of the held tensors
   std::unordered_map<const void*, std::ptrdiff_t> held_;    // their places there, by storage
   std::unordered_map<std::uint64_t, std::size_t> made_by_;  // ops, by the node that they have made
-  /// Not the tensors: one with a graph would keep its nodes alive.
+  /// Storages, since a tensor with a graph would keep its nodes alive.
   std::unordered_map<const void*, c10::Storage> outside_;
 };
 

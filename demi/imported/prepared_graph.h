@@ -41,7 +41,7 @@ struct Operand {
   Kind kind = Kind::constant;
   std::int32_t slot = -1;
   c10::IValue constant = {};
-  /// For in_training: whether the network's mode decides, too, or a frozen part's alone.
+  /// in_training alone: whether the network's mode decides, too, or a frozen part's alone.
   bool follows_network = false;
   std::vector<Operand> elements = {};
   c10::TypePtr element_type = {};

@@ -88,7 +88,7 @@ std::string mode_of(const Program& program, bool is_one_of_two) {
   return mode == ExportedMode::train ? "train" : mode == ExportedMode::eval ? "eval" : "unknown";
 }
 
-/// As ImportedModel::fusible(), without the weights.
+/// What ImportedModel::fusible() returns, found without the weights.
 std::vector<std::string> fusible_of(const Program& program, bool is_one_of_two) {
   std::vector<InputRole> roles;
   for (const InputSpec& input : program.inputs) {

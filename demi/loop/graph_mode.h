@@ -17,8 +17,8 @@ enum class GraphMode {
 struct GraphCounts {
   std::int64_t replays = 0;   // of graphs
   std::int64_t recorded = 0;  // graphs
-  /// Of the device's memory that these graphs and others in the same memory hold now, beside what
-  /// plain runs have taken: the peak of the largest one of them.
+  /// The device's memory that these graphs and others in the same memory hold now, besides what
+  /// plain runs have taken: the peak of the largest one.
   std::int64_t bytes = 0;
   /// Why work runs plainly: all, or the first kind of it that cannot be recorded. Empty: none does,
   /// or the mode is off.

@@ -65,7 +65,7 @@ using NamedInput = std::pair<std::string, at::Tensor>;
 /// A batch in training and what trains on it. Valid during the call.
 struct StepView {
   int64_t epoch = 1, step = 1;  // that the batch belongs to
-  /// No batch of this rank came before it in its step; a step that was dropped is none.
+  /// The batch is this rank's first one in its step; a step that was dropped does not count.
   bool begins_step = true;
   bool ends_step = true;  // the optimizers step after this batch
   /// The model; of several models one module that has them as children, under their names.

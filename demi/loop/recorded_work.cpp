@@ -353,7 +353,7 @@ void RecordedWork::record_into(Kind& kind, const Tensors& given, const Body& bod
   kind.parts = recording.take_parts();
 }
 
-// On an exception all is as before.
+// If it throws, all is as before.
 bool RecordedWork::record(Kind& kind, const Tensors& given, const Body& body) {
   make_room(/*for_graph=*/true);
   will_record();

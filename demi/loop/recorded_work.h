@@ -40,7 +40,7 @@ class GraphMemory {
   std::shared_ptr<graph::DeviceGraph> make();
   /// A graph of make() was recorded, for which the device gave so many bytes.
   void add_bytes(std::int64_t bytes) { bytes_ += bytes; }
-  /// Of the device's memory that the graphs which are alive hold.
+  /// How much of the device's memory the graphs which are alive hold.
   std::int64_t bytes() const;
 
  private:
@@ -97,8 +97,8 @@ class RecordedWork {
   /// Does the work, by a replay if it can be. `front`: what distinguishes kinds beside all above.
   /// Values and results are in memory of their own.
   Output run(Key front, const Tensors& given, const Body& body);
-  /// On the stream of the recordings: autograd's nodes, libraries' handles and copies are then
-  /// known there.
+  /// Does the work on the stream of the recordings: autograd's nodes, libraries' handles and copies
+  /// are then known there.
   Output run_plainly(const Tensors& given, const Body& body);
   /// Whether the kind of work that run() would do runs plainly, since it cannot be recorded.
   bool is_refused(Key front, const Tensors& given);
@@ -122,7 +122,7 @@ class RecordedWork {
   virtual void will_record() {}
   /// Nothing of what was recorded has run. What the host knows has to be as before.
   virtual void recording_failed() {}
-  /// The same if it did not fail; gives what follows each replay.
+  /// The recording has not failed, and nothing of it has run; returns what follows each replay.
   virtual std::function<void()> has_recorded() { return {}; }
 
   Key key_of(Key front, const Tensors& given);

@@ -119,7 +119,7 @@ class DEMI_API Step {
   /// missing or held by another Step, and for an optimizer with a parameter that is none of the
   /// models' and not in Job::more.
   explicit Step(Job job, Options options = {});
-  /// With graphs of another source than the machine's, for tests. It outlives the Step.
+  /// A Step with graphs of another source than the machine's, for tests. `graphs` outlives it.
   Step(Job job, Options options, const graph::GraphSource& graphs);
   ~Step();  // drop()
   Step(Step&&) noexcept;
@@ -135,9 +135,9 @@ class DEMI_API Step {
   }
   /// The tensors of a batch. Some may be undefined.
   using Tensors = std::vector<at::Tensor>;
-  /// As Forward, with the tensors of the batch.
+  /// A Forward that is given the tensors of the batch.
   using ForwardOf = std::function<at::Tensor(const Tensors& inputs)>;
-  /// As Loss, with the tensors of the batch.
+  /// A Loss that is given the tensors of the batch.
   using LossOf = std::function<at::Tensor(const at::Tensor& output, const Tensors& targets)>;
   /// Takes a batch that can be recorded (Options::graph): it is then copied to where the graph
   /// reads it. Forward and loss have to do the same work each time: what else they read are
@@ -152,8 +152,8 @@ class DEMI_API Step {
   /// Takes such a batch, and returns all results, without graphs, in memory of their own.
   Tensors batch(const Tensors& inputs, const Tensors& targets, const ForwardOf& forward,
                 const ResultsOf& results, const MicroBatch& how = {});
-  /// With several ranks: this rank has no batch where others do; it takes their step. `how.last`
-  /// as in batch(). No batch of the loss that is reported: that of a step of such ones is NaN.
+  /// Takes part in the other ranks' step without a batch of this rank's own. `how.last` is as in
+  /// batch(). The reported loss does not count it: the loss of a step of such calls alone is NaN.
   void pass(const MicroBatch& how = {});
 
   /// The gradients of a loss on a graph, without the loss scale, in the loss's dtype: for penalties

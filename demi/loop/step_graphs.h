@@ -20,7 +20,7 @@ namespace demi::loop {
 class StepGraphs final : private RecordedWork {
  public:
   using Tensors = RecordedWork::Tensors;
-  /// Of a batch its loss, (), and what else it gives; of a finish() its results.
+  /// The loss of a batch, (), and what else it gives; the results of a finish().
   using Output = RecordedWork::Output;
   /// The work itself, with the tensors that it is given.
   using Body = std::function<Output(const Tensors& inputs, const Tensors& targets)>;

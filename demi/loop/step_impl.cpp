@@ -147,7 +147,7 @@ std::vector<at::Tensor> Step::Impl::losses_of(const Program& program, const Repe
   return losses;
 }
 
-// Of the models that get gradients.
+// The parallel models that get gradients.
 std::vector<distributed::DistributedDataParallel*> Step::Impl::senders(
     const MicroBatch& how) const {
   std::vector<distributed::DistributedDataParallel*> all;
@@ -244,7 +244,7 @@ void Step::Impl::begin(const MicroBatch& how, bool remembers) {
   for (BatchNormGuard& guard : guards) guard.remember();
 }
 
-// Of what a rank that passes sends: whether a batch of its own has given gradients of that model.
+// Whether a batch of this rank's own has given gradients of that model, which a pass then sends.
 bool Step::Impl::holds_batch(const distributed::DistributedDataParallel* of,
                              const MicroBatch& how) const {
   const auto m =
@@ -259,7 +259,7 @@ void Step::Impl::end_turn(Optimizer& one) {
   timer.enter(Phase::other);
 }
 
-// Of all that are taken now, before the first of them steps.
+// Decides for all optimizers that are taken now, before the first of them steps.
 void Step::Impl::decide_by_norm(const std::vector<std::size_t>& waiting) {
   std::vector<Optimizer*> all;
   for (const std::size_t i : waiting) all.push_back(job.optimizers[i]);
@@ -281,7 +281,7 @@ StepResult Step::Impl::step_of(Optimizer& one, bool unscaled) {
   return run.scaler->step(one);
 }
 
-// Of a model whose optimizers have all skipped.
+// Puts back those of models whose optimizers have all skipped.
 void Step::Impl::put_statistics_back() {
   for (std::size_t m = 0; m < guards.size(); ++m) {
     std::vector<StepResult> of_model;

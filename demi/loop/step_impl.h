@@ -57,7 +57,7 @@ struct Step::Impl final : tensor::ReplacementObserver {
   void require_replaceable(const tensor::Replacement& replacement) const override;
   void replace(const tensor::Replacement& replacement) override;
 
-  // Of its parameters and buffers in `module`.
+  // What the names of a model's parameters and buffers begin with in `module`.
   std::string prefix_of(std::size_t model) const {
     return job.models.size() == 1 ? "" : job.models[model].name + ".";
   }

@@ -39,7 +39,7 @@ class Turns {
   bool had_own_batch(std::size_t number) const { return had_own_[number]; }
   /// Whether any had one of this rank.
   bool had_own_batch() const;
-  /// Those that had a batch and were not taken, in order.
+  /// The optimizers that had a batch and were not taken, in order.
   std::vector<std::size_t> waiting() const;
   /// Whether the batches of a step are there.
   bool is_due() const { return is_due_; }
@@ -53,7 +53,7 @@ class Turns {
   bool is_any_taken() const;
   /// None if it was not taken.
   const std::optional<StepResult>& result_of(std::size_t number) const { return taken_[number]; }
-  /// Of those that were taken, in order.
+  /// Results of the optimizers that were taken, in order.
   std::vector<StepResult> results() const;
 
   /// The step is over.
@@ -62,7 +62,7 @@ class Turns {
  private:
   std::vector<torch::optim::Optimizer*> optimizers_;
   std::int64_t accumulate_;
-  // By optimizer.
+  // One entry an optimizer.
   std::vector<std::optional<StepResult>> taken_;
   std::vector<bool> had_batch_, had_own_;  // had_own_: one of this rank
   std::int64_t batches_of_turn_ = 0;       // of those with MicroBatch::of, since the last take()

@@ -70,7 +70,7 @@ at::Tensor square_norm(const at::Tensor& x) {
 
 int nearest_exponent(double scale) { return static_cast<int>(std::lround(std::log2(scale))); }
 
-// Counted on the device, until the step is read.
+// What the device has counted of a step that is not read yet.
 struct PendingHealth {
   std::int64_t epoch = 1, step = 1;
   bool stepped = false;
@@ -211,7 +211,7 @@ void Monitor::after_backward(const loop::StepView& view) {
     for (std::size_t k = 0; k < kept.size(); ++k) {
       const at::Tensor& p = layers[i].parameters[k];
       one.weights[i].add(p.grad());
-      // Kept once a step: the first time that backward has reached the parameter.
+      // Weights are kept once a step, when backward has first reached the parameter.
       if (p.grad().defined() && !kept[k].weights.defined()) kept[k] = before_step(view, p);
     }
   }

@@ -35,7 +35,7 @@ class RepeatGuard {
   RepeatGuard(const RepeatGuard&) = delete;
   RepeatGuard& operator=(const RepeatGuard&) = delete;
 
-  /// No gradients, and the surroundings of the step's beginning.
+  /// Drops the gradients and restores the surroundings of the step's beginning.
   void begin_again(const Surroundings& before);
 
  private:

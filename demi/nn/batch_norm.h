@@ -19,7 +19,7 @@ class DEMI_API BatchNorm2dOptions : public torch::nn::BatchNormOptions {
   /// The number of channels.
   // NOLINTNEXTLINE(google-explicit-constructor): as torch's
   BatchNorm2dOptions(std::int64_t num_features) : torch::nn::BatchNormOptions(num_features) {}
-  /// As torch's, without anything that follows.
+  /// The options of torch's layer; nothing follows the normalisation.
   // NOLINTNEXTLINE(google-explicit-constructor): a program moves to demi
   BatchNorm2dOptions(const torch::nn::BatchNormOptions& options)
       : torch::nn::BatchNormOptions(options) {}
@@ -61,7 +61,7 @@ class DEMI_API BatchNorm2dImpl : public torch::nn::BatchNorm2dImpl {
   std::shared_ptr<torch::nn::Module> clone(
       const std::optional<torch::Device>& device = std::nullopt) const override;
 
-  /// As torch::nn::BatchNorm2d, with what follows.
+  /// Prints what torch::nn::BatchNorm2d prints, and what follows the normalisation.
   void pretty_print(std::ostream& stream) const override;
 
  private:

@@ -24,7 +24,7 @@ DEMI_API void print_type(const torch::nn::Module& module, std::ostream& stream);
 /// The base of demi's modules: they are copied by clone(), alone, in LibTorch's containers, as
 /// members of another Cloneable, and by data_parallel. A copy has the original's values, buffers,
 /// modes and policies; frozen parameters stay frozen, which those of LibTorch's modules do not.
-/// As theirs, clone() draws first values from the generator before it fills in the original's.
+/// Like theirs, clone() draws first values from the generator before it copies the original's.
 template <class Derived>
 class Cloneable : public torch::nn::Cloneable<Derived> {
  public:

@@ -13,8 +13,8 @@ DEMI_API bool is_faster_by_classes(const HeadAndTargets& of);
 /// each so many.
 inline constexpr std::int64_t kRowsByClasses = 512;
 
-/// As loss_pieces, a block of classes at a time and twice: first for the sum of exponentials of
-/// each row, then for the gradients. Sums in FP32.
+/// Computes what loss_pieces does, a block of classes at a time and twice: first for the sum of
+/// exponentials of each row, then for the gradients. Sums are in FP32.
 DEMI_API LossPieces loss_by_classes(const HeadAndTargets& of, const at::Tensor& row_scale,
                                     WantedGradients wanted, bool right);
 

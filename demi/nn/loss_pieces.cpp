@@ -232,7 +232,7 @@ class Pieces {
       to.add_(at::mm(a, b));
   }
 
-  /// As piece(); the logits lie in the products' dtype, and so does their gradient.
+  /// Does what piece() does; the logits and their gradient have the products' dtype.
   void piece_in_a_launch(std::int64_t first, std::int64_t rows) {
     const at::Tensor
         input = of_.input.narrow(0, first, rows).to(of_.products),

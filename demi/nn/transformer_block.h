@@ -27,7 +27,7 @@ struct TransformerBlockOptions {
   double eps = 1e-5;                         ///< Epsilon of all norms.
   bool bias = true;                          ///< Biases of linear layers and LayerNorms.
   Activation activation = Activation::gelu;  // of the feed-forward layer
-  /// As SelfAttentionOptions has it.
+  /// RMSNorm over each head of q and k (SelfAttentionOptions).
   bool qk_norm = false;
   /// Dropout of the attention's weights.
   double attention_dropout = 0;
@@ -45,7 +45,7 @@ struct Residual {
 ///     demi::nn::TransformerBlock block(demi::nn::TransformerBlockOptions{.width = 64, .heads = 4});
 ///     x = block->forward(x, {.causal = true});
 ///
-/// In a torch::nn::Sequential it gets the default TokenContext: it is causal.
+/// In a torch::nn::Sequential the block gets the default TokenContext: it is causal.
 class DEMI_API TransformerBlockImpl : public Cloneable<TransformerBlockImpl> {
  public:
   /// Throws UsageError as its parts do.

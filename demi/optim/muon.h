@@ -64,7 +64,7 @@ struct DEMI_API MuonOptions : public RuleOptions<MuonOptions> {
 /// replaced by its orthogonal factor, by five Newton-Schulz steps of matrix products. A tensor of
 /// more dimensions is the matrix (size(0), the product of the others), as convolutions have it.
 ///
-/// For hidden layers alone: muon_groups() gives the others to another rule.
+/// Muon is for hidden layers alone: muon_groups() gives the others to another rule.
 class DEMI_API Muon : public RuleOptimizer<MuonOptions> {
  public:
   using RuleOptimizer::RuleOptimizer;

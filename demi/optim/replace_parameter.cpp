@@ -62,7 +62,7 @@ void check_tensors(const at::Tensor& old, const at::Tensor& by) {
             .advice = "make it under torch::NoGradGuard and call requires_grad_()"});
 }
 
-/// On the old parameter's device.
+/// `rows`, checked, on the old parameter's device.
 at::Tensor checked(const at::Tensor& rows, const at::Tensor& old, const at::Tensor& by) {
   const std::string accepted = c10::str("int64, (", by.size(0), ")");
   if (!rows.defined() || rows.scalar_type() != at::kLong || rows.dim() != 1 ||
@@ -115,7 +115,7 @@ Place place_of(const Optimizer& optimizer, const at::Tensor& old, const at::Tens
   return *place;
 }
 
-/// Of a 16-bit parameter: the elements whose values are the old row's.
+/// The elements of a 16-bit parameter whose values are the old row's.
 at::Tensor is_old_value(const Replacement& replacement) {
   const at::Tensor nan = at::full({}, NAN, replacement.old.options().requires_grad(false));
   return gathered(replacement, replacement.old.detach(), nan) == replacement.by.detach();

@@ -74,7 +74,7 @@ void take_number(StateDict& numbers, const std::string& name, std::tuple<Numbers
       value);
 }
 
-/// As an archive holds it.
+/// The value as an archive holds it.
 template <class Value>
 c10::IValue stored(const Value& value) {
   if constexpr (std::is_enum_v<Value>)

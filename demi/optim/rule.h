@@ -41,8 +41,8 @@ struct Rule {
   std::function<bool(const torch::optim::OptimizerParamState& given,
                      std::map<std::string, at::Tensor>& to)>
       state_of_libtorch = nullptr;
-  /// Of a rule of matrices: how those of a group become orthogonal. Throws UsageError for an option
-  /// out of its range.
+  /// How a group's matrices become orthogonal, for a rule of matrices. Throws UsageError for an
+  /// option out of its range.
   std::function<MatrixOptions(const OptimizerOptions& own)> matrices = nullptr;
 };
 

@@ -75,7 +75,7 @@ double read_scalar(const std::string& name, const at::Tensor& number) {
   return number.item<double>();
 }
 
-/// Only reads it: check_state() says whether it fits.
+/// The tensor is only read: check_state() says whether it fits.
 void put(ParamState& state, const std::string& key, const std::string& name,
          const at::Tensor& tensor, const Rule& rule) {
   const kernels::State* known = find_state(rule, name);

@@ -37,8 +37,8 @@ class Backend;
 /// in PyTorch.
 class DEMI_API GradScaler {
  public:
-  /// For step(): zeroes the gradients, computes the loss, calls scale(loss).backward(), returns the
-  /// loss.
+  /// What step() calls: zeroes the gradients, computes the loss, calls scale(loss).backward(),
+  /// returns the loss.
   using LossClosure = std::function<at::Tensor()>;
 
   /// Throws UsageError for an option out of its range, unless disabled. Needs no device.
@@ -74,8 +74,8 @@ class DEMI_API GradScaler {
   /// does that by itself.
   StepResult step(torch::optim::Optimizer& optimizer, const LossClosure& closure = nullptr);
 
-  /// As step() above, for several optimizers that skip together: an Inf or NaN in the gradients of
-  /// one holds back all, and so does their norm together if it is above the
+  /// Steps several optimizers as step() above does one. They skip together: an Inf or NaN in the
+  /// gradients of one holds back all, and so does their norm together if it is above the
   /// StepOptions::skip_norm_above of one.
   std::vector<StepResult> step(const std::vector<torch::optim::Optimizer*>& optimizers);
 
@@ -124,7 +124,7 @@ class DEMI_API GradScaler {
   void load_state_dict(const StateDict& state);
 
  protected:
-  /// On another backend than the machine's, for tests. It outlives the scaler.
+  /// A scaler on another backend than the machine's, for tests. The backend outlives the scaler.
   GradScaler(GradScalerOptions options, const optim::Backend& backend);
 
  private:

@@ -12,7 +12,7 @@ struct SavedState {
   GradScalerOptions options;
 };
 
-/// By PyTorch's names, with "_hysteresis_tracker" and "_amax_history.N" if those are in use.
+/// The dict has PyTorch's names, and "_hysteresis_tracker" and "_amax_history.N" if in use.
 StateDict to_dict(const SavedState& saved);
 
 /// What the dict says; `present` gives what it does not hold. Throws UsageError for a dict that is

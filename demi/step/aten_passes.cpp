@@ -134,7 +134,7 @@ double squares(const at::Tensor& tensor) {
 void apply_direction(const Member& member, const MatrixOptions& options, Elements& e,
                      const kernels::Coefficients& c) {
   const c10::ScalarType dtype = product_dtype(member.work, options);
-  // In the layout of the array, as the kernels leave it.
+  // The direction has the array's layout, as the kernels leave it.
   const at::Tensor direction = at::empty_like(member.work, member.work.options().dtype(dtype));
   direction.copy_(e.direction.tensor);
   const at::Tensor memory = direction.as_strided({direction.numel()}, {1});

@@ -42,7 +42,7 @@ class DevicePlan {
   /// Whether the current stream is being captured, so that every replay runs the present launches.
   bool is_captured() const;
 
-  /// Those of the recording under way, from now on the caller's; null if no pass was recorded.
+  /// The tables of the recording under way, now the caller's; null if no pass was recorded.
   std::shared_ptr<RecordedTables> take_recorded() { return std::move(recorded_); }
   /// Before a replay: uploads the plan's groups into the tables, if they differ from what is there.
   void upload_groups(RecordedTables& tables, const kernels::StepPlan& plan);

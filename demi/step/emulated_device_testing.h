@@ -69,7 +69,7 @@ class EmulatedDevice : public Backend {
     for (const auto& work : graph) work();
   }
 
-  /// Of all devices from now on. Null: nobody.
+  /// `recorder` records the work of all devices from now on. Null: nobody does.
   static void record_by(Recorder* recorder) { state().recorder = recorder; }
 
   static std::int64_t launches() { return state().launches; }  // of passes

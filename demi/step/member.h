@@ -97,7 +97,7 @@ struct Groups {
   std::vector<kernels::Group> numbers;
   /// Learning rates by the count of steps taken: fp64, CPU. Undefined: no schedule.
   std::vector<at::Tensor> rates;
-  /// Of groups whose rule is one of matrices. Empty if there is none.
+  /// Options of each group whose rule is one of matrices. Empty if there is none.
   std::vector<MatrixOptions> matrices;
 };
 

@@ -100,8 +100,8 @@ Ownership::Ownership(const at::Tensor& parameter, Optimizer& owner, bool low_pre
     auto hook = std::make_unique<BeforeSums>(parameter_.unsafeGetTensorImpl(), arrivals_);
     hook_ = hook.get();
     auto& meta = *autograd::impl::materialize_autograd_meta(parameter_);
-    // Made before: the first register_hook() would make the user's list, and drop the present
-    // hooks.
+    // The user's list has to be there: the first register_hook() would make it, and drop the
+    // present hooks.
     if (!meta.cpp_hooks_list_) autograd::impl::create_cpp_hook(parameter_);
     meta.hooks_.insert(meta.hooks_.begin(), std::move(hook));
   }

@@ -139,7 +139,7 @@ bool PendingStep::read_gradients() {
   return written;
 }
 
-/// To the user, .grad holds what was clipped. An Inf or NaN that was found with the norm stays
+/// The user sees what was clipped in .grad. An Inf or NaN that was found with the norm stays
 /// found, since the factor comes from it.
 void PendingStep::make_clip_a_factor(float max_norm) {
   const at::Tensor factor = clip_factor(max_norm);

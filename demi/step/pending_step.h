@@ -45,7 +45,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   /// measured before stays a factor of these gradients. Throws UsageError for a scale that is out
   /// of range, if that is known without waiting for a device.
   void set_scale(const at::Tensor& scale);
-  /// As set_scale(), and divides gradients that are not of 16 bits by the scale now, in place.
+  /// set_scale(), which also divides gradients that are not of 16 bits by the scale now, in place.
   void unscale_(const at::Tensor& scale);
   /// What backward has done to the gradients since unscale_().
   enum class Since {
@@ -95,7 +95,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   void clip_value(const std::vector<at::Tensor>& parameters, double limit);
   /// Writes scale, factors and limits into .grad, as fp32, so that more can be recorded.
   void apply_recorded_factors();
-  /// As apply_recorded_factors(), but only if anything is recorded for a gradient of 16 bits, which
+  /// apply_recorded_factors(), but only if anything is recorded for a gradient of 16 bits, which
   /// then needs no record.
   void write_16_bit_gradients_as_fp32();
 
@@ -110,7 +110,7 @@ class DEMI_API PendingStep : public std::enable_shared_from_this<PendingStep> {
   /// `source` and `backend` outlive it.
   PendingStep(StepOptions options, const Backend& backend, MemberSource& source);
 
-  // For the optimizer.
+  // What the optimizer calls.
   const StepOptions& options() const { return options_; }
   const Backend& backend() const { return backend_; }
   /// Takes the step or skips it, and forgets what was recorded.

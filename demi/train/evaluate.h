@@ -69,8 +69,8 @@ class DEMI_API Evaluator {
   Evaluator(Evaluator&&) noexcept;
   Evaluator& operator=(Evaluator&&) noexcept;
 
-  /// As demi::train::evaluate(), with its exceptions; with GraphMode::on also UsageError for a
-  /// batch that cannot be recorded.
+  /// Does what demi::train::evaluate() does, with its exceptions; with GraphMode::on it also throws
+  /// UsageError for a batch that cannot be recorded.
   Evaluation evaluate();
 
   /// What has become of EvaluateOptions::graph. Waits for nothing.

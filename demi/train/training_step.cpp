@@ -120,8 +120,7 @@ loop::Sums BatchInTraining::sums(const std::vector<at::Tensor>& losses, int64_t 
   return std::move(sums_);
 }
 
-// With tensors that are handed over, which are fixed ones in a recording, and of which `make` makes
-// the batch.
+// The tensors are handed over, and are fixed ones in a recording; `make` makes the batch of them.
 static loop::Sums train_on_given(const Setup& setup, loop::Step& step,
                                  const loop::Step::Tensors& tensors, int64_t examples,
                                  const std::function<data::Batch(const loop::Step::Tensors&)>& make,

@@ -57,7 +57,7 @@ double share_of(const Setup& setup, const data::Batch& batch);
 loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Batch& batch,
                     const loop::MicroBatch& how);
 
-/// The same of a loader's choice (data::Loader), whose batch is made by the step's work itself.
+/// Trains on a loader's choice (data::Loader): the step's work makes the batch of it.
 loop::Sums train_on(const Setup& setup, loop::Step& step, const data::Loader& loader,
                     const at::Tensor& choice, const loop::MicroBatch& how);
 

@@ -96,7 +96,7 @@ class Runner {
       all.push_back(std::chrono::duration<double, std::micro>(begun[i] - begun[i - 1]).count());
     return all;
   }
-  // Of the steps that were read.
+  // The history of the steps that were read.
   const train::History& history() const { return parts_.history(); }
   // The next round has no steps to read but its own.
   void read() { parts_.checkpoint(); }

@@ -25,7 +25,7 @@ struct RecipeBenchOptions {
   int warmup = 5;  // steps of each run, which are also checked; 2 or more
   int steps = 5;   // of each run in a round; 1 or more
   int rounds = 7;  // the runs take turns in each; 1 or more
-  /// On a device: `steps` more of each run, which are recorded for RecipeTiming::of_device.
+  /// Records `steps` more of each run on a device, for RecipeTiming::of_device.
   bool records = true;
   /// Called once, when the data were read and before a step is taken; may be empty.
   std::function<void(const workload::Workload&)> before = {};
@@ -50,7 +50,7 @@ struct RecipeTiming {
   double loss = 0;                // mean over the warm-up
   int64_t skipped_steps = 0;      // of all that were taken; a skipped step does less work
   double speedup = 1;             // median of fp32 over this one's
-  /// On a device: microseconds of the host from the beginning of a step to that of the next one, in
+  /// Microseconds of the host from the beginning of a step on a device to that of the next one, in
   /// which it does not wait for the device, the least of all. None with one step a round.
   std::optional<double> host_us = {};
   std::optional<DeviceWork> of_device = {};  // on a device with a profiler

@@ -28,7 +28,7 @@ enum class GPTForm { gpt2, llama, nanochat };
 /// Sizes and form of a GPT.
 struct GPTOptions {
   int64_t vocabulary = 50257, context = 1024;  // tokens known, tokens of a row at most
-  /// Of a token's vector; blocks; heads of queries, which divide the width.
+  /// Width of a token's vector; number of blocks; heads of queries, which divide the width.
   int64_t width = 768, layers = 12, heads = 12;
   int64_t key_heads = 0;         // 0: as many as heads
   int64_t hidden = 0;            // of the feed-forward part; 0: nn::FeedForwardOptions' default

@@ -7,7 +7,7 @@
 
 namespace demi::models {
 
-/// Those of the GPT that make_model makes. Throws UsageError.
+/// The options of the GPT that make_model makes. Throws UsageError.
 DEMI_API GPTOptions gpt_options(const ModelOptions& given);
 
 /// The settings by which make_model makes a GPT of these options; vocabulary, context and recompute

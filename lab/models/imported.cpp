@@ -66,7 +66,7 @@ at::Tensor input_of(const data::Batch& batch, const InputSummary& taken, bool as
   return as_it_is ? batch.input : batch.input.contiguous();
 }
 
-// Of one that computes its loss: a scalar of input and target.
+// The loss of a network that computes it: a scalar of input and target.
 std::function<at::Tensor(const data::Batch&)> loss_of(ImportedModel model, const std::string& name,
                                                       const GraphSummary& graph,
                                                       bool channels_last) {

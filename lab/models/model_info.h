@@ -23,7 +23,7 @@ struct ModelOptions {
   std::optional<int64_t> channels = {}, size = {}, classes = {};  // of pictures; of the answer
   std::optional<int64_t> in = {}, out = {};                       // features of rows
   std::optional<int64_t> vocabulary = {}, context = {};  // tokens known; tokens of a row at most
-  /// By name, as ModelInfo::settings has them: {{"depth", "2"}}.
+  /// Values by the names of ModelInfo::settings: {{"depth", "2"}}.
   values::Texts settings = {};
   std::optional<Keep> recompute = {};  // of a model that recomputes
   std::string_view output = "";        // of a network from Python, as ImportedModel::select_output
@@ -34,13 +34,13 @@ struct ModelOptions {
 
 /// Pictures of (channels, size, size), in so many classes.
 struct PictureShape {
-  /// Of the pictures; of the answer.
+  /// Channels and size of the pictures; classes of the answer.
   int64_t channels = 3, size = 32, classes = 10;
 };
 
 /// What torchvision calls a model's tensors.
 struct TorchvisionNames {
-  /// By the model's own name; "": torchvision's model has no such tensor.
+  /// torchvision's name for the model's `own`; "": torchvision's model has no such tensor.
   std::string (*name_of)(std::string_view own);
   /// The module of torchvision's model that has no counterpart; "": none.
   std::string left_out = {};

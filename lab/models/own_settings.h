@@ -45,7 +45,7 @@ class OwnSettings {
     return texts;
   }
 
-  /// As ModelInfo has them. This object has to outlive them.
+  /// The settings as ModelInfo has them. This object has to outlive them.
   std::vector<ModelSetting> over_texts() const {
     std::vector<ModelSetting> all;
     for (const Entry& entry : entries_) {

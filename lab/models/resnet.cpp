@@ -29,7 +29,7 @@ nn::BatchNorm2d norm(int64_t width) { return nn::BatchNorm2d(nn::BatchNorm2dOpti
 nn::BatchNorm2d norm_relu(int64_t width, const MaxPooling& pool = {}) {
   return nn::BatchNorm2d(nn::BatchNorm2dOptions(width).relu(true).pool(pool));
 }
-/// In the place of a ReLU that the normalisation before it computes: the names of the layers that
+/// Stands for a ReLU that the normalisation before it computes: the names of the layers that
 /// follow count it.
 Identity in_place_of_relu() { return {}; }
 

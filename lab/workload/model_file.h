@@ -51,9 +51,9 @@ struct ModelTexts {
 ///   demi.model       ModelDescription as JSON; numbers in the digits that give the same bits
 ///   demi.vocabulary  the words by number, the first "<unk>", with one space between two: no word
 ///                    of BasicEnglish holds a space, and a line break would be two bytes of JSON.
-///                    Of models that read characters these, by number, with nothing between;
-///                    of byte pairs a JSON array of the symbols; no entry in files of other models
-///   demi.merges      of byte pairs: JSON with their merges and added tokens
+///                    A model of characters has these, by number, with nothing between; one of
+///                    byte pairs a JSON array of the symbols; other models have no entry
+///   demi.merges      JSON with the merges and added tokens of byte pairs
 /// beside demi.precision, demi.config and, from the library, demi.crc32c.
 /// Throws DataError for a class or a word that is not UTF-8.
 DEMI_API checkpoint::Metadata model_texts(const ModelDescription& description,

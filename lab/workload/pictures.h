@@ -4,7 +4,7 @@
 
 namespace demi::workload {
 
-/// Made pictures.
+/// Pictures made of random numbers.
 Loaders random_pictures(const Reading& reading);
 
 /// Pictures of one size, which are read as a whole.

@@ -4,7 +4,7 @@
 
 namespace demi::workload {
 
-/// Made rows: random targets, or (`linear`) the sum of the features with random weights.
+/// Random rows, whose targets are random or (`linear`) the features' sum with random weights.
 Loaders random_rows(const Reading& reading, bool linear);
 
 }  // namespace demi::workload

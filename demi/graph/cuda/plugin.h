@@ -17,7 +17,7 @@ struct GraphPlugin {
   int (*devices)() = nullptr;               // how many there are
   /// `device`: its index, -1 the current one. `beside`: both allocate from one pool; null: none.
   Recording* (*make)(int device, const Recording* beside) = nullptr;
-  /// On the device's current stream. The thread that begins it ends it.
+  /// Records the device's current stream. The thread that calls `begin` calls `end`.
   void (*begin)(Recording& recording) = nullptr;
   void (*end)(Recording& recording) = nullptr;
   /// After `begin`, however that or `end` went: the stream can be used, the pool is given back.
