@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "cli/commands.h"
+#include "cli/number_block.h"
 #include "cli/output.h"
 #include "demi/core/error.h"
 #include "lab/number/explanation.h"
@@ -27,6 +28,8 @@ struct NumberOptions {
   std::string formats;  // "": all
   bool range = false;
   std::optional<std::string> fixed;
+  std::optional<std::string> block;        // its form
+  std::optional<std::string> tensor_amax;  // of --block
   Output output;
 };
 
@@ -48,17 +51,26 @@ std::vector<const Format*> chosen_formats(const std::string& names) {
   for (std::string name; std::getline(list, name, ',');)
     chosen.push_back(&format_of(parse_dtype(name)));
   if (chosen.empty())
-    for (const Format& format : formats()) chosen.push_back(&format);
+    for (const Format& format : formats())
+      if (format.has_nan) chosen.push_back(&format);
   return chosen;
 }
 
+// A negative number reaches the program with a blank before its sign (literal_arguments.h).
+std::string without_blank(std::string text) { return text.erase(0, text.find_first_not_of(' ')); }
+
 ExplainedValue explain_value(std::string text, const std::vector<const Format*>& chosen,
                              const std::vector<number::FixedPoint>& splits) {
-  text.erase(0, text.find_first_not_of(' '));
-  ExplainedValue value{.expression = number::Expression(std::move(text))};
+  ExplainedValue value{.expression = number::Expression(without_blank(std::move(text)))};
   value.exact = value.expression.exact_value();
-  for (const Format* format : chosen)
+  for (const Format* format : chosen) {
+    if (!format->has_nan && !value.exact)
+      throw UsageError({.where = "--format",
+                        .what = "fp4_e2m1 has neither Inf nor NaN, and this is no finite number",
+                        .seen = value.expression.text(),
+                        .advice = "choose other formats"});
     value.explanations.push_back(number::explain(value.expression, value.exact, *format));
+  }
   if (!splits.empty() && !value.exact)
     throw UsageError({.where = "--fixed",
                       .what = "a fixed-point number is finite, and this has no finite exact value",
@@ -189,6 +201,8 @@ report::Table range_table(const std::vector<number::Range>& ranges) {
       "the number. Integers and fixed-point numbers have one step everywhere.",
       "fp8_e4m3 is the OCP's E4M3 (float8_e4m3fn): no infinities, and a NaN for each sign. fixed "
       "8.8 has 8 bits before the point, the sign among them, and 8 behind it (--fixed)."};
+  if (std::ranges::any_of(ranges, [](const auto& range) { return range.name == "fp4_e2m1"; }))
+    table.notes.push_back("Two numbers of fp4_e2m1 share a byte.");
   return table;
 }
 
@@ -260,7 +274,29 @@ void print_value(const ExplainedValue& value, const Output& output) {
   Output::print({summary(value)});
 }
 
+void show_block(const NumberOptions& options) {
+  if (options.range || options.fixed)
+    throw UsageError({.where = "--block",
+                      .what = "a block has one format, and neither --range nor --fixed",
+                      .seen = options.range ? "--range" : "--fixed",
+                      .advice = "leave it out"});
+  const auto chosen = chosen_formats(options.formats);
+  if (!options.formats.empty() && chosen.size() != 1)
+    throw UsageError({.where = "--block",
+                      .what = "a block has one format",
+                      .seen = options.formats,
+                      .accepted = "one name"});
+  std::vector<std::string> values;
+  for (const std::string& text : options.values) values.push_back(without_blank(text));
+  show_block_of_numbers({.form = *options.block,
+                         .values = std::move(values),
+                         .format = options.formats.empty() ? nullptr : chosen.front(),
+                         .tensor_amax = options.tensor_amax},
+                        options.output);
+}
+
 void show_numbers(const NumberOptions& options) {
+  if (options.block) return show_block(options);
   if (options.values.empty() && !options.range) {
     throw UsageError({.where = "number",
                       .what = "which number?",
@@ -300,10 +336,9 @@ void add_number(CLI::App& app) {
   command->add_option("VALUE", options->values,
                       "Number (-314.625, 1e-8, 0x1.8p-3, inf, nan) or expression with + - * / and "
                       "parentheses ('2049+1'), which is computed step by step in each format");
-  command->add_option(
-      "--format", options->formats,
-      "Formats, separated by commas: fp64 fp32 tf32 fp16 bf16 fp8_e4m3 fp8_e5m2, or "
-      "their other names, such as half [all]");
+  command->add_option("--format", options->formats,
+                      "Formats, separated by commas: fp64 fp32 tf32 fp16 bf16 fp8_e4m3 fp8_e5m2 "
+                      "fp4_e2m1, or their other names, such as half [all but fp4_e2m1]");
   command->add_flag("--range", options->range,
                     "Range, smallest numbers, epsilon and bytes of the formats, of integers and of "
                     "fixed-point numbers");
@@ -311,6 +346,15 @@ void add_number(CLI::App& app) {
                       "Fixed-point formats, too, by comma: bits before and behind the point, the "
                       "sign among the first (8.8,1.15); what a value becomes in them, and with "
                       "--range what fits [--range: 8.8]");
+  auto* block = command->add_option(
+      "--block", options->block,
+      "The values as a block with one scale: fp8, mxfp8, mxfp4 or nvfp4 (up to 16 "
+      "values, of the mx forms 32); --format chooses fp8_e4m3 or fp8_e5m2");
+  command
+      ->add_option("--tensor-amax", options->tensor_amax,
+                   "Greatest magnitude of the tensor that the block is of, which decides the "
+                   "scale of fp8 and nvfp4 [that of the values]")
+      ->needs(block);
   options->output.add_to(*command);
   command->footer(
       "Rounding is to nearest, ties to even, with subnormal numbers. fp8_e4m3 is float8_e4m3fn.");

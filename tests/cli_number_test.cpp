@@ -101,6 +101,77 @@ TEST_F(Number, SpecialValuesAreWordsInJson) {
   EXPECT_EQ(json["values"][1]["formats"]["fp8_e4m3"]["value"], "nan");
 }
 
+TEST_F(Number, Fp4IsShownWhereItIsAskedFor) {
+  const auto json = json_of({"number", "2.4", "-100", "--format", "fp4_e2m1"});
+  const auto fp4 = [&](int i) { return json["values"][i]["formats"]["fp4_e2m1"]; };
+  EXPECT_EQ(fp4(0)["hex"], "0x4");
+  EXPECT_EQ(fp4(0)["value"], 2);
+  EXPECT_EQ(fp4(0)["error_ulp"], 0.4);
+  EXPECT_EQ(fp4(0)["above"], 3);
+  EXPECT_EQ(fp4(1)["value"], -6);
+  EXPECT_EQ(fp4(1)["outcome"], "overflow");
+  EXPECT_TRUE(fp4(1)["below"].is_null());
+  const Outcome text = run({"number", "100", "--format", "e2m1"});
+  EXPECT_THAT(text.out, HasSubstr("from 7 on, half a step further, the number saturates"));
+  EXPECT_THAT(run({"number", "1.3", "--format", "e2m1"}).out,
+              HasSubstr("1 fraction bit holds 1.0|1"));
+  for (const char* value : {"nan", "inf", "1/0"}) {
+    const Outcome refused = run({"number", value, "--format", "fp4_e2m1"});
+    EXPECT_EQ(refused.code, 2);
+    EXPECT_THAT(refused.err, HasSubstr("neither Inf nor NaN"));
+  }
+  EXPECT_THAT(run({"number", "--range", "--format", "fp4"}).out, HasSubstr("share a byte"));
+}
+
+TEST_F(Number, ABlockHasAScaleAndItsNumbers) {
+  const auto json = json_of({"number", "500", "-3", "0.001", "1/3", "--block", "mxfp8"})["block"];
+  EXPECT_EQ(json["form"], "mxfp8");
+  EXPECT_EQ(json["format"], "fp8_e4m3");
+  EXPECT_EQ(json["amax"], 500);
+  EXPECT_EQ(json["scale"], 2);
+  EXPECT_EQ(json["scale_code"], "0x80");
+  EXPECT_TRUE(json["tensor_scale"].is_null());
+  EXPECT_EQ(json["saturated"], 0);
+  EXPECT_EQ(json["underflowed"], 1);
+  ASSERT_EQ(json["numbers"].size(), 4U);
+  EXPECT_EQ(json["numbers"][0]["input"], "500");
+  EXPECT_EQ(json["numbers"][1]["input"], "-3");
+  EXPECT_EQ(json["numbers"][0]["code"], "0x78");
+  EXPECT_EQ(json["numbers"][0]["of_code"], 256);
+  EXPECT_EQ(json["numbers"][0]["value"], 512);
+  EXPECT_EQ(json["numbers"][2]["outcome"], "underflow");
+  EXPECT_EQ(json["numbers"][3]["fp32"], 1.0f / 3.0f);
+  const auto nvfp4 =
+      json_of({"number", "6", "-0.2", "--block", "nvfp4", "--tensor-amax", "2688"})["block"];
+  EXPECT_EQ(nvfp4["tensor_amax"], 2688);
+  EXPECT_EQ(nvfp4["tensor_scale"], 1);
+  EXPECT_EQ(nvfp4["scale_code"], "0x38");
+  EXPECT_EQ(json_of({"number", "1", "--block", "fp8", "--format", "e5m2"})["block"]["scale"],
+            57344);
+  EXPECT_EQ(json_of({"number", "1", "inf", "--block", "mxfp8"})["block"]["numbers"][0]["value"],
+            "nan");
+  const Outcome text = run({"number", "500", "-3", "0.001", "--block", "mxfp8"});
+  EXPECT_THAT(text.out, HasSubstr("2^1 = 2, E8M0 code 0x80 = 1 + 127"));
+  EXPECT_THAT(text.out, HasSubstr("0 of 3 saturated, 1 became 0."));
+}
+
+TEST_F(Number, WhatIsNoBlockIsRefused) {
+  const auto expect = [&](std::vector<std::string> arguments, const char* words) {
+    arguments.insert(arguments.begin(), "number");
+    const Outcome outcome = run(arguments);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr(words));
+    EXPECT_EQ(outcome.out, "");
+  };
+  expect({"1", "--block", "mxpf8"}, "did you mean mxfp8?");
+  expect({"--block", "mxfp8"}, "accepted: 1 to 32 numbers");
+  expect({"1", "--block", "mxfp8", "--format", "fp16"}, "accepted: fp8_e4m3, fp8_e5m2");
+  expect({"1", "--block", "mxfp8", "--format", "e4m3,e5m2"}, "a block has one format");
+  expect({"1", "--block", "mxfp8", "--range"}, "neither --range nor --fixed");
+  expect({"1", "--block", "nvfp4", "--tensor-amax", "0.5"}, "accepted: 1 or more");
+  expect({"1", "--tensor-amax", "2"}, "--block");
+}
+
 TEST_F(Number, ALeadingMinusIsNoOption) {
   for (const char* value :
        {"-314.625", "-.5", "-1e-8", "-inf", "-nan", "-0x1p3", "-(1+2)", "--5"}) {

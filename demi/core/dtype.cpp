@@ -11,14 +11,15 @@
 namespace demi {
 namespace {
 
-constexpr std::array<Format, 7> kFormats{{
-    {Dtype::fp64, "fp64", 8, 11, 52, 1023, true},
-    {Dtype::fp32, "fp32", 4, 8, 23, 127, true},
-    {Dtype::tf32, "tf32", 4, 8, 10, 127, true},
-    {Dtype::fp16, "fp16", 2, 5, 10, 15, true},
-    {Dtype::bf16, "bf16", 2, 8, 7, 127, true},
-    {Dtype::fp8_e4m3, "fp8_e4m3", 1, 4, 3, 7, false},
-    {Dtype::fp8_e5m2, "fp8_e5m2", 1, 5, 2, 15, true},
+constexpr std::array<Format, 8> kFormats{{
+    {Dtype::fp64, "fp64", 8, 11, 52, 1023, true, true},
+    {Dtype::fp32, "fp32", 4, 8, 23, 127, true, true},
+    {Dtype::tf32, "tf32", 4, 8, 10, 127, true, true},
+    {Dtype::fp16, "fp16", 2, 5, 10, 15, true, true},
+    {Dtype::bf16, "bf16", 2, 8, 7, 127, true, true},
+    {Dtype::fp8_e4m3, "fp8_e4m3", 1, 4, 3, 7, false, true},
+    {Dtype::fp8_e5m2, "fp8_e5m2", 1, 5, 2, 15, true, true},
+    {Dtype::fp4_e2m1, "fp4_e2m1", 1, 2, 1, 1, false, false},
 }};
 
 constexpr std::pair<std::string_view, Dtype> kOtherNames[] = {
@@ -40,6 +41,10 @@ constexpr std::pair<std::string_view, Dtype> kOtherNames[] = {
     {"e4m3", Dtype::fp8_e4m3},
     {"float8_e5m2", Dtype::fp8_e5m2},
     {"e5m2", Dtype::fp8_e5m2},
+    {"float4_e2m1fn", Dtype::fp4_e2m1},
+    {"float4_e2m1fn_x2", Dtype::fp4_e2m1},
+    {"e2m1", Dtype::fp4_e2m1},
+    {"fp4", Dtype::fp4_e2m1},
 };
 
 }  // namespace

@@ -10,7 +10,8 @@ namespace {
 TEST(Dtype, FieldsFillTheStorageAndTheBiasIsTheMiddle) {
   for (const Format& format : formats()) {
     if (format.dtype != Dtype::tf32) {
-      EXPECT_EQ(1 + format.exponent_bits + format.fraction_bits, 8 * format.bytes) << format.name;
+      const int bits = format.dtype == Dtype::fp4_e2m1 ? 4 : 8 * format.bytes;
+      EXPECT_EQ(1 + format.exponent_bits + format.fraction_bits, bits) << format.name;
     }
     EXPECT_EQ(format.bias, (1 << (format.exponent_bits - 1)) - 1) << format.name;
     EXPECT_EQ(&format_of(format.dtype), &format);
@@ -22,6 +23,7 @@ TEST(Dtype, KnowsPyTorchsNames) {
   EXPECT_EQ(parse_dtype("bfloat16"), Dtype::bf16);
   EXPECT_EQ(parse_dtype("Half"), Dtype::fp16);
   EXPECT_EQ(parse_dtype("float8_e4m3fn"), Dtype::fp8_e4m3);
+  EXPECT_EQ(parse_dtype("float4_e2m1fn_x2"), Dtype::fp4_e2m1);
   EXPECT_FALSE(find_dtype("int8"));
 }
 
@@ -35,6 +37,7 @@ TEST(Dtype, KnowsTheNamesOfCAndOfTheStandards) {
   EXPECT_EQ(parse_dtype("E4M3"), Dtype::fp8_e4m3);
   EXPECT_EQ(parse_dtype("e4m3fn"), Dtype::fp8_e4m3);
   EXPECT_EQ(parse_dtype("e5m2"), Dtype::fp8_e5m2);
+  EXPECT_EQ(parse_dtype("E2M1"), Dtype::fp4_e2m1);
 }
 
 TEST(Dtype, AWrongNameIsAnsweredWithTheNearest) {

@@ -116,7 +116,8 @@ void add_rounding(std::vector<std::string>& lines, const Explanation& e) {
   std::string result =
       fmt::format("1.{:0{}b}", fields.fraction, static_cast<std::size_t>(format.fraction_bits));
   if (exponent != cut.magnitude) result += fmt::format(" × {}", power_text(exponent));
-  lines.push_back(fmt::format("{} fraction bits hold {}|{}: {}, {} to {}", format.fraction_bits,
+  const char* hold = format.fraction_bits == 1 ? "bit holds" : "bits hold";
+  lines.push_back(fmt::format("{} fraction {} {}|{}: {}, {} to {}", format.fraction_bits, hold,
                               cut.kept, cut.dropped, where, change.negative ? "down" : "up",
                               result));
 }
@@ -158,7 +159,11 @@ void add_limits(std::vector<std::string>& lines, const Explanation& e) {
     const ExactNumber half = power_of_two(log2_ulp(format, largest) - 1);
     const std::string limit = shown(sum(largest, half));
     lines.push_back("the largest number is " + shown(largest) +
-                    (format.has_infinity
+                    (!format.has_nan
+                         ? fmt::format("; from {} on, half a step further, the number saturates: "
+                                       "the format has neither Inf nor NaN",
+                                       limit)
+                     : format.has_infinity
                          ? fmt::format("; from {} on, half a step further, it is Inf", limit)
                          : fmt::format("; above {}, half a step further, it is NaN: the format has "
                                        "no Inf",
@@ -242,8 +247,9 @@ std::string fields_ruler(const Format& format) {
 }
 
 std::string hexadecimal(const Format& format, Bits bits) {
-  return fmt::format("0x{:0{}X}", storage_bits(format, bits),
-                     static_cast<std::size_t>(2 * format.bytes));
+  const int width = 1 + format.exponent_bits + format.fraction_bits;
+  const int digits = width < 8 ? (width + 3) / 4 : 2 * format.bytes;
+  return fmt::format("0x{:0{}X}", storage_bits(format, bits), static_cast<std::size_t>(digits));
 }
 
 std::string decimal(const Format& format, Bits bits) {
@@ -261,7 +267,8 @@ std::vector<std::string> derivation(const Expression& expression, const Explanat
   const bool has_binary = e.rounded_from && !e.rounded_from->is_zero() && !expression.is_stand_in();
   if (has_binary)
     add_binary(lines, source_text(expression, e), *e.rounded_from, format.fraction_bits);
-  if (has_binary && is_finite(format, e.bits) && !is_below_normal(format, *e.rounded_from))
+  if (has_binary && is_finite(format, e.bits) && !is_below_normal(format, *e.rounded_from) &&
+      !is_beyond(format, *e.rounded_from))
     add_rounding(lines, e);
   if (has_binary) add_limits(lines, e);
   add_exponent(lines, format, e.bits);

@@ -64,6 +64,7 @@ Outcome outcome_of(const Format& format, Bits bits, const std::optional<ExactNum
     if (exact) return Outcome::kOverflow;
     return kind == Kind::kInfinity ? Outcome::kInfinity : Outcome::kNaN;
   }
+  if (!format.has_nan && exact && is_beyond(format, *exact)) return Outcome::kOverflow;
   if (kind == Kind::kZero && exact && !exact->is_zero()) return Outcome::kUnderflow;
   if (kind == Kind::kSubnormal) return Outcome::kDenormal;
   const bool is_exact = !exact || error_in_ulp(format, bits, *exact) == 0;

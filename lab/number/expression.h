@@ -18,7 +18,7 @@ enum class Outcome {
   kRounded,
   kDenormal,   // below the smallest normal number: fewer bits are left, whether or not it is exact
   kUnderflow,  // became 0
-  kOverflow,   // became Inf, or NaN in a format without Inf
+  kOverflow,   // became Inf, NaN in a format without Inf, the largest number in one without both
   kInfinity,   // Inf without a rounding: an operand was Inf, or the divisor 0
   kNaN,
 };

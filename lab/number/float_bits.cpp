@@ -22,6 +22,17 @@ ExactNumber magnitude_of(const Format& format, Bits bits) {
           .exponent = exponent - format.bias - format.fraction_bits};
 }
 
+// The bits of the nearest number without its sign, if exponents went on. x is not 0.
+Bits unlimited_magnitude(const Format& format, const ExactNumber& x) {
+  const LeadingBits leading = leading_bits(x);
+  const std::int64_t lowest = smallest_exponent(format);
+  const std::int64_t exponent = std::max(leading.magnitude(), lowest);
+  if (exponent > format.bias + 1) return overflow(format) + 1;
+  // The leading 1 of a normal number, and a carry out of the fraction, add 1 to the exponent.
+  return (static_cast<Bits>(exponent - lowest) << format.fraction_bits) +
+         nearest_integer(leading, exponent - format.fraction_bits).value;
+}
+
 // The next number away from zero, past the largest one infinity if there is one. No infinity.
 Bits away_from_zero(const Format& format, Bits bits) {
   const bool is_largest = with_sign(format, bits, false) == largest_finite(format);
@@ -52,7 +63,7 @@ Kind kind_of(const Format& format, Bits bits) {
 
 Bits storage_bits(const Format& format, Bits bits) {
   const int unused = 8 * format.bytes - 1 - format.exponent_bits - format.fraction_bits;
-  return bits << unused;
+  return format.dtype == Dtype::tf32 ? bits << unused : bits;
 }
 
 bool is_negative(const Format& format, Bits bits) { return (bits & sign_bit(format)) != 0; }
@@ -65,7 +76,7 @@ Bits with_sign(const Format& format, Bits bits, bool negative) {
   return negative ? bits | sign_bit(format) : bits & ~sign_bit(format);
 }
 
-Bits largest_finite(const Format& format) { return overflow(format) - 1; }
+Bits largest_finite(const Format& format) { return overflow(format) - (format.has_nan ? 1 : 0); }
 
 Bits smallest_normal(const Format& format) { return Bits{1} << format.fraction_bits; }
 
@@ -83,15 +94,12 @@ Bits overflow(const Format& format) {
 }
 
 Bits round_to(const Format& format, const ExactNumber& x) {
-  if (x.is_zero()) return with_sign(format, 0, x.negative);
-  const LeadingBits leading = leading_bits(x);
-  const std::int64_t lowest = smallest_exponent(format);
-  const std::int64_t exponent = std::max(leading.magnitude(), lowest);
-  if (exponent > format.bias + 1) return with_sign(format, overflow(format), x.negative);
-  // The leading 1 of a normal number, and a carry out of the fraction, add 1 to the exponent.
-  const Bits magnitude = (static_cast<Bits>(exponent - lowest) << format.fraction_bits) +
-                         nearest_integer(leading, exponent - format.fraction_bits).value;
+  const Bits magnitude = x.is_zero() ? 0 : unlimited_magnitude(format, x);
   return with_sign(format, std::min(magnitude, overflow(format)), x.negative);
+}
+
+bool is_beyond(const Format& format, const ExactNumber& x) {
+  return !x.is_zero() && unlimited_magnitude(format, x) > largest_finite(format);
 }
 
 ExactNumber value_of(const Format& format, Bits bits) {

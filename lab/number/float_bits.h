@@ -24,7 +24,7 @@ struct Fields {
 DEMI_API Fields fields_of(const Format& format, Bits bits);
 DEMI_API Bits bits_of(const Format& format, const Fields& fields);
 DEMI_API Kind kind_of(const Format& format, Bits bits);
-/// The bits in a word of Format::bytes bytes.
+/// The bits in a word of Format::bytes bytes, or of 4 bits.
 DEMI_API Bits storage_bits(const Format& format, Bits bits);
 
 DEMI_API bool is_negative(const Format& format, Bits bits);
@@ -35,11 +35,15 @@ DEMI_API Bits with_sign(const Format& format, Bits bits, bool negative);
 DEMI_API Bits largest_finite(const Format& format);
 DEMI_API Bits smallest_normal(const Format& format);
 DEMI_API Bits smallest_subnormal(const Format& format);
-/// The quiet NaN without payload: 0x7E00 in fp16.
+/// The quiet NaN without payload: 0x7E00 in fp16. In a format without NaN the largest number, as
+/// conversion instructions have it (PTX, cvt).
 DEMI_API Bits quiet_nan(const Format& format);
 /// The result of an overflow: infinity, or NaN if the format has none. (OCP 8-bit floating point
-/// specification, section 5.2.1, without saturation, as PyTorch does.)
+/// specification, section 5.2.1, without saturation, as PyTorch does.) The largest number of a
+/// format that has neither.
 DEMI_API Bits overflow(const Format& format);
+/// Whether x is so far beyond the largest number that it would be rounded to one behind it.
+DEMI_API bool is_beyond(const Format& format, const ExactNumber& x);
 
 /// The nearest number of the format, ties to even, subnormals kept: one rounding for any number.
 /// IEEE 754-2019, section 4.3.1.

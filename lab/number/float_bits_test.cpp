@@ -12,6 +12,7 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 
 #include "demi/core/number.h"
 #include "demi/core/source_dir_testing.h"
@@ -183,6 +184,29 @@ TEST(FloatBits, SpecialBitsAreThoseOfTheStandards) {
   EXPECT_EQ(double_of(kE5m2, smallest_subnormal(kE5m2)), 0x1p-16);
   EXPECT_EQ(storage_bits(kTf32, round_to(kTf32, value_of(kFp32, 0xC39D5000))), 0xC39D4000)
       << "-314.625 is half way between -314.5 and -314.75 in tf32: to the even one";
+}
+
+// OCP Microscaling formats 1.0, table 5: 0, 0.5, 1, 1.5, 2, 3, 4, 6; ties to even.
+TEST(FloatBits, Fp4HasEightMagnitudesAndSaturates) {
+  const double values[] = {0, 0.5, 1, 1.5, 2, 3, 4, 6};
+  for (Bits code = 0; code < 8; ++code) {
+    EXPECT_EQ(double_of(kE2m1, code), values[code]);
+    EXPECT_EQ(double_of(kE2m1, code | 8), -values[code]);
+    EXPECT_TRUE(is_finite(kE2m1, code | 8));
+  }
+  const std::pair<const char*, Bits> rounded[] = {
+      {"0.25", 0}, {"0.2501", 1}, {"0.75", 2},  {"1.25", 2},  {"1.75", 4},   {"2.5", 4},
+      {"3.5", 6},  {"5", 6},      {"5.001", 7}, {"6.999", 7}, {"-1e9", 0xF}, {"-0.1", 8}};
+  for (const auto& [text, bits] : rounded) EXPECT_EQ(read_as(kE2m1, text), bits) << text;
+  EXPECT_EQ(largest_finite(kE2m1), 7U);
+  EXPECT_EQ(next_up(kE2m1, 7), 7U);
+  EXPECT_EQ(storage_bits(kE2m1, 0xF), 0xFU);
+  EXPECT_FALSE(is_beyond(kE2m1, value_of(kFp32, 0x40DFFFFF))) << "under 7";
+  EXPECT_TRUE(is_beyond(kE2m1, value_of(kFp32, 0x40E00000))) << "half a step further";
+  EXPECT_FALSE(is_beyond(kE4m3, value_of(kFp32, 0x43E80000))) << "464, a tie: to 448";
+  EXPECT_TRUE(is_beyond(kE4m3, value_of(kFp32, 0x43E80001)));
+  EXPECT_TRUE(is_beyond(kE4m3, value_of(kFp32, 0x7F000000)));
+  EXPECT_FALSE(is_beyond(kE4m3, {}));
 }
 
 TEST(FloatBits, FieldsAreTakenApartAndPutTogether) {

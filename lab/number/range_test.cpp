@@ -52,6 +52,7 @@ TEST(Range, OfTheShortFormatsIsTheStandards) {
   expect(Dtype::bf16, 0x1.fep127, 0x1p-126, 0x1p-133, 0x1p-7);
   expect(Dtype::fp8_e4m3, 448, 0x1p-6, 0x1p-9, 0x1p-3);
   expect(Dtype::fp8_e5m2, 57344, 0x1p-14, 0x1p-16, 0x1p-2);
+  expect(Dtype::fp4_e2m1, 6, 1, 0.5, 0.5);
 }
 
 TEST(Range, OfIntegersAndFixedPointIsTwosComplement) {
