@@ -65,6 +65,10 @@ struct CpuKernels {
   void (*dequantize)(const Quantization& q, std::int64_t begin, std::int64_t end);
   /// The FP32 bits of the greatest magnitude (0x7F800000 and more: an Inf or NaN); 0 of none.
   std::uint32_t (*greatest_magnitude)(const void* values, Storage storage, std::int64_t n);
+  /// Raises words of `greatest`, which may have zeros, to those of the columns of rows [begin, end)
+  /// of q.from. greatest_of_columns_words(q) of them.
+  void (*raise_greatest_of_columns)(const Quantization& q, std::int64_t begin, std::int64_t end,
+                                    std::uint32_t* greatest);
 
   /// Pieces [begin, end) of pieces_of(norm, pass) (batch_norm.h).
   void (*batch_norm)(const BatchNorm& norm, BatchNormPass pass, std::int64_t begin,

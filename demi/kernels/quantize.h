@@ -26,8 +26,8 @@ struct Quantization {
   /// E8M0, E4M3 or FP32, of grid_of().
   void* scales;
   float* tensor_scale;  // of NVFP4: one, by which the block scales are multiplied
-  /// The bits of the greatest magnitude of the tensor where needs_greatest_of_tensor(). A device
-  /// makes greatest_words() itself.
+  /// The bits of the greatest magnitude of the tensor where needs_greatest_of_tensor(), and of each
+  /// column where needs_greatest_of_columns(). A device makes greatest_words() itself.
   std::uint32_t* greatest;
 
   /// Rounded by chance, with these bits, if `by_chance`; else to nearest, ties to even.
@@ -49,6 +49,15 @@ static constexpr bool is_by_columns(const Quantization& q) {
 /// Whether elements of different rows share a scale.
 static constexpr bool shares_across_rows(const Quantization& q) {
   return is_by_columns(q) || is_square(q.scaling);
+}
+
+/// Whether each column has one scale, so that the greatest magnitudes are needed first.
+static constexpr bool needs_greatest_of_columns(const Quantization& q) {
+  return is_of_rows(q.scaling) && q.down;
+}
+/// Words for them: vectors raise whole groups.
+static constexpr std::int64_t greatest_of_columns_words(const Quantization& q) {
+  return (q.columns + kCodeGroup - 1) / kCodeGroup * kCodeGroup;
 }
 
 /// Blocks of a line of `length` elements; 0 for `block`: the line has one scale.

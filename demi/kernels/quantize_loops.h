@@ -31,11 +31,11 @@ struct StripRoom {
   alignas(64) std::uint8_t codes[kStrip];
 };
 
-/// The scales of a strip: of its blocks, or of its columns.
+/// The scales of a strip, or of a tile whose blocks have several rows: one a block or a column.
 struct StripScales {
-  alignas(64) std::uint32_t greatest[kStrip];
-  alignas(64) float factors[kStrip];
-  alignas(64) std::uint8_t codes[kStrip];
+  alignas(64) std::uint32_t greatest[kTileColumns];
+  alignas(64) float factors[kTileColumns];
+  alignas(64) std::uint8_t codes[kTileColumns];
 };
 
 constexpr int filled_up(std::int64_t n) { return static_cast<int>((n + 31) / 32 * 32); }
@@ -61,34 +61,20 @@ inline const float* values_of_strip(const Quantization& q, std::int64_t row, std
   return room.values;
 }
 
-// E2M1: eight codes of a byte each to four bytes and back.
+// E2M1: codes of a byte each to two in a byte and back, by vectors that the compiler makes.
 
-inline void pack_codes(std::uint8_t* to, const std::uint8_t* from, int n) {
-  int at = 0;
-  for (; at + 8 <= n; at += 8) {
-    std::uint64_t eight;
-    std::memcpy(&eight, from + at, sizeof eight);
-    eight = (eight | eight >> 4) & 0x00FF00FF00FF00FFu;
-    eight = (eight | eight >> 8) & 0x0000FFFF0000FFFFu;
-    const auto packed = static_cast<std::uint32_t>(eight | eight >> 16);
-    std::memcpy(to + at / 2, &packed, sizeof packed);
-  }
-  for (; at < n; at += 2)
-    to[at / 2] = static_cast<std::uint8_t>(from[at] | (at + 1 < n ? from[at + 1] << 4 : 0));
+inline void pack_codes(std::uint8_t* __restrict to, const std::uint8_t* __restrict from, int n) {
+  for (int i = 0; i < n / 2; ++i)
+    to[i] = static_cast<std::uint8_t>(from[2 * i] | from[2 * i + 1] << 4);
+  if (n % 2 != 0) to[n / 2] = from[n - 1];
 }
 
-inline void unpack_codes(std::uint8_t* to, const std::uint8_t* from, int n) {
-  int at = 0;
-  for (; at + 8 <= n; at += 8) {
-    std::uint32_t packed;
-    std::memcpy(&packed, from + at / 2, sizeof packed);
-    std::uint64_t eight = packed;
-    eight = (eight | eight << 16) & 0x0000FFFF0000FFFFu;
-    eight = (eight | eight << 8) & 0x00FF00FF00FF00FFu;
-    eight = (eight | eight << 4) & 0x0F0F0F0F0F0F0F0Fu;
-    std::memcpy(to + at, &eight, sizeof eight);
+inline void unpack_codes(std::uint8_t* __restrict to, const std::uint8_t* __restrict from, int n) {
+  for (int i = 0; i < n / 2; ++i) {
+    to[2 * i] = from[i] & 0xF;
+    to[2 * i + 1] = from[i] >> 4;
   }
-  for (; at < n; ++at) to[at] = from[at / 2] >> (at % 2 * 4) & 0xF;
+  if (n % 2 != 0) to[n - 1] = from[n / 2] & 0xF;
 }
 
 inline std::uint8_t* codes_of_strip(const Quantization& q, std::int64_t row, std::int64_t column) {
@@ -172,13 +158,13 @@ inline void scale_strip(const Quantization& q, TensorScale of, int n, StripScale
   });
 }
 
-/// Scales of a strip of n columns.
-inline int scales_of_strip(const Quantization& q, int n) {
+/// Scales of n columns of a row, or of rows that share them.
+inline int scales_over(const Quantization& q, int n) {
   return is_by_columns(q) ? n : static_cast<int>(blocks_over(n, block_of(q.scaling)));
 }
 
-/// The scales of `count` neighbours from their greatest magnitudes: written from `place` on, and
-/// what numbers are multiplied by.
+/// The scales of `count` neighbours from their greatest magnitudes: written from `place` on unless
+/// that is below 0, and what numbers are multiplied by.
 template <class W>
 void put_scales(const Quantization& q, TensorScale of, std::int64_t place, int count,
                 StripScales& scales) {
@@ -187,6 +173,7 @@ void put_scales(const Quantization& q, TensorScale of, std::int64_t place, int c
     for (int i = 0; i < count; ++i)
       scales.factors[i] = fp32_scale(q.format, q.scaling, scales.greatest[i]);
     for (int i = count; i < length; ++i) scales.factors[i] = 0;
+    if (place < 0) return;
     std::memcpy(static_cast<float*>(q.scales) + place, scales.factors,
                 static_cast<std::size_t>(count) * sizeof(float));
   } else {
@@ -277,7 +264,7 @@ void quantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
       const float* values = values_of_strip(q, row, column, n, room);
       if (block) {
         greatest_by_block<W>(block, values, length, scales.greatest);
-        put_scales<W>(q, of, grid.place(row, column), scales_of_strip(q, n), scales);
+        put_scales<W>(q, of, grid.place(row, column), scales_over(q, n), scales);
       }
       std::uint8_t* to = codes_of_strip(q, row, column);
       std::uint8_t* codes = lie_as_bytes(q, n) ? to : room.codes;
@@ -305,24 +292,32 @@ void quantize_across_rows(const Quantization& q, const QuantizeTile& tile) {
   const EncodeStrip encode = square ? encode_by<W, false>(q) : encode_by<W, true>(q);
   const RandomStream stream = stream_of(q);
   const TensorScale of = tensor_scale_of(q);
+  const bool is_known = needs_greatest_of_columns(q);
+  const auto columns = static_cast<int>(tile.end_column - tile.first_column);
   each_band(q, tile, [&](std::int64_t first_row, std::int64_t end_row) {
-    each_strip(tile, [&](std::int64_t column, int n) {
-      const int length = filled_up(n);
-      for (int i = 0; i < length; ++i) scales.greatest[i] = 0;
-      for (std::int64_t row = first_row; row < end_row; ++row)
-        raise_columns<W>(values_of_strip(q, row, column, n, room), length, scales.greatest);
-      if (square)
-        greatest_by_block<W>(block_of(q.scaling), scales.greatest, length, scales.greatest);
-      put_scales<W>(q, of, grid.place(first_row, column), scales_of_strip(q, n), scales);
-      for (std::int64_t row = first_row; row < end_row; ++row) {
+    for (int i = 0; i < filled_up(columns); ++i)
+      scales.greatest[i] = is_known && i < columns ? q.greatest[tile.first_column + i] : 0;
+    for (std::int64_t row = first_row; row < end_row && !is_known; ++row)
+      each_strip(tile, [&](std::int64_t column, int n) {
+        raise_columns<W>(values_of_strip(q, row, column, n, room), filled_up(n),
+                         scales.greatest + (column - tile.first_column));
+      });
+    if (square)
+      greatest_by_block<W>(block_of(q.scaling), scales.greatest, filled_up(columns),
+                           scales.greatest);
+    const bool is_anothers = is_known && first_row > 0;  // the first tile of the columns writes
+    put_scales<W>(q, of, is_anothers ? -1 : grid.place(first_row, tile.first_column),
+                  scales_over(q, columns), scales);
+    for (std::int64_t row = first_row; row < end_row; ++row)
+      each_strip(tile, [&](std::int64_t column, int n) {
         const float* values = values_of_strip(q, row, column, n, room);
+        const float* factors = scales.factors + (column - tile.first_column) / grid.block_columns;
         std::uint8_t* to = codes_of_strip(q, row, column);
         std::uint8_t* codes = lie_as_bytes(q, n) ? to : room.codes;
-        encode(values, length, scales.factors, shift_of(q), stream, first_draw(q, row) + column,
+        encode(values, filled_up(n), factors, shift_of(q), stream, first_draw(q, row) + column,
                codes);
         put_strip(q, to, codes, n);
-      }
-    });
+      });
   });
 }
 
@@ -398,7 +393,7 @@ void dequantize_along_rows(const Quantization& q, const QuantizeTile& tile) {
   const DecodeStrip decode = decode_by<W, false>(q);
   for (std::int64_t row = tile.first_row; row < tile.end_row; ++row)
     each_strip(tile, [&](std::int64_t column, int n) {
-      read_scales<W>(q, grid.place(row, column), scales_of_strip(q, n), scales);
+      read_scales<W>(q, grid.place(row, column), scales_over(q, n), scales);
       decode_row(q, decode, row, column, n, scales.factors, room);
     });
 }
@@ -409,14 +404,14 @@ void dequantize_down_columns(const Quantization& q, const QuantizeTile& tile) {
   StripScales scales;
   const ScaleGrid grid = grid_of(q);
   const DecodeStrip decode = decode_by<W, true>(q);
+  const auto columns = static_cast<int>(tile.end_column - tile.first_column);
   each_band(q, tile, [&](std::int64_t first_row, std::int64_t end_row) {
-    each_strip(tile, [&](std::int64_t column, int n) {
-      read_scales<W>(q, grid.place(first_row, column), n, scales);
-      const int factors = filled_up(n);
-      for (int i = n; i < factors; ++i) scales.factors[i] = 1.0f;
-      for (std::int64_t row = first_row; row < end_row; ++row)
-        decode_row(q, decode, row, column, n, scales.factors, room);
-    });
+    read_scales<W>(q, grid.place(first_row, tile.first_column), columns, scales);
+    for (int i = columns; i < filled_up(columns); ++i) scales.factors[i] = 1.0f;
+    for (std::int64_t row = first_row; row < end_row; ++row)
+      each_strip(tile, [&](std::int64_t column, int n) {
+        decode_row(q, decode, row, column, n, scales.factors + (column - tile.first_column), room);
+      });
   });
 }
 
@@ -440,6 +435,16 @@ void dequantize_pieces_by(const Quantization& q, std::int64_t begin, std::int64_
   for (std::int64_t i = begin; i < end; ++i)
     is_by_columns(q) ? dequantize_down_columns<W>(q, tile_at(q, i))
                      : dequantize_along_rows<W>(q, tile_at(q, i));
+}
+
+template <class W>
+void raise_greatest_of_columns_by(const Quantization& q, std::int64_t begin, std::int64_t end,
+                                  std::uint32_t* greatest) {
+  StripRoom room;
+  for (std::int64_t row = begin; row < end; ++row)
+    each_strip({0, 1, 0, q.columns}, [&](std::int64_t column, int n) {
+      raise_columns<W>(values_of_strip(q, row, column, n, room), filled_up(n), greatest + column);
+    });
 }
 
 template <class W>

@@ -127,7 +127,7 @@ TEST(QuantizePeers, CodesScalesAndNumbersAreThoseOfTorchaoAndTransformerEngine) 
     std::vector<std::uint8_t> codes(static_cast<std::size_t>(rows * code_bytes(q.format, columns)));
     std::vector<std::uint8_t> scales(
         static_cast<std::size_t>(scales_of(q) * (has_fp32_scales(q.scaling) ? 4 : 1)));
-    std::uint32_t greatest = kernels.greatest_magnitude(from.data(), Storage::fp32, rows * columns);
+    std::vector<std::uint32_t> greatest(static_cast<std::size_t>(greatest_of_columns_words(q) + 1));
     float tensor_scale = 0;
     q.from = from.data();
     q.to = to.data();
@@ -135,7 +135,11 @@ TEST(QuantizePeers, CodesScalesAndNumbersAreThoseOfTorchaoAndTransformerEngine) 
     q.codes = codes.data();
     q.scales = scales.data();
     q.tensor_scale = &tensor_scale;
-    q.greatest = &greatest;
+    q.greatest = greatest.data();
+    if (needs_greatest_of_columns(q))
+      kernels.raise_greatest_of_columns(q, 0, rows, greatest.data());
+    else
+      greatest[0] = kernels.greatest_magnitude(from.data(), Storage::fp32, rows * columns);
     kernels.quantize(q, 0, pieces_of(q));
     kernels.dequantize(q, 0, pieces_of(q));
     const std::string name =

@@ -84,8 +84,9 @@ void expect_the_plain_quantizers(QuantizeCase& one) {
 }
 
 // Odd sizes, sizes of one strip and more, less than a block, more than one tile.
-constexpr std::int64_t kSizes[][2] = {{1, 1},   {5, 7},  {33, 32},  {32, 48},  {3, 515},
-                                      {70, 96}, {40, 1}, {67, 577}, {2, 1056}, {130, 800}};
+constexpr std::int64_t kSizes[][2] = {{1, 1},    {5, 7},     {33, 32},  {32, 48},
+                                      {3, 515},  {70, 96},   {40, 1},   {67, 577},
+                                      {2, 1056}, {130, 260}, {260, 33}, {3, 4130}};
 
 TEST(Quantize, IsWhatTheDefinitionsSayOnEachPath) {
   each_kind([](QuantizeShape shape) {

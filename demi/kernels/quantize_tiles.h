@@ -16,6 +16,10 @@ struct QuantizeTile {
 /// Columns of a strip, which lies in the first level cache with its codes. A multiple of 32.
 inline constexpr int kStrip = 512;
 
+/// The most columns of a tile whose blocks have several rows. Its rows are read in pieces of that
+/// length: memory gives whole rows at twice the rate of pieces of 2 KiB.
+inline constexpr int kTileColumns = 4096;
+
 struct TileShape {
   std::int64_t rows, columns, in_row;  // in_row: tiles beside each other
 };
@@ -24,19 +28,20 @@ constexpr std::int64_t tiles_over(std::int64_t length, std::int64_t tile) {
   return tile > 0 ? (length + tile - 1) / tile : 0;
 }
 
-/// About 64 thousand elements, unless a row or a column has to be whole.
+/// About 64 thousand elements, unless a row or a block has more.
 constexpr TileShape tile_shape(const Quantization& q) {
   constexpr std::int64_t kElements = 65536;
   TileShape tile{q.rows, q.columns, 1};
-  if (is_of_rows(q.scaling) && q.down) {
-    tile.columns = kStrip;
-  } else if (!shares_across_rows(q)) {
+  if (!shares_across_rows(q)) {
     if (!is_of_rows(q.scaling) && tile.columns > kElements) tile.columns = kElements;
     tile.rows = tile.columns > 0 && tile.columns < kElements ? kElements / tile.columns : 1;
   } else {
-    const std::int64_t band = block_of(q.scaling) == 128 ? 128 : 32;
-    if (tile.columns > kElements / band) tile.columns = kElements / band;
+    // More rows of columns with one scale, since each tile divides for it again.
+    const std::int64_t block = block_of(q.scaling);
+    const std::int64_t band = block == 0 ? 256 : block == 128 ? 128 : 32;
+    if (tile.columns > kTileColumns) tile.columns = kTileColumns;
     tile.rows = tile.columns > 0 ? kElements / tile.columns / band * band : band;
+    if (tile.rows < band) tile.rows = band;
   }
   tile.in_row = tiles_over(q.columns, tile.columns);
   return tile;

@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <atomic>
 #include <cstddef>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -162,10 +163,27 @@ std::uint32_t greatest_of(const kernels::CpuKernels& kernels, const Quantization
   return greatest.load();
 }
 
+/// Of each column, likewise.
+std::vector<std::uint32_t> greatest_of_columns(const kernels::CpuKernels& kernels,
+                                               const Quantization& q) {
+  std::vector<std::uint32_t> greatest(
+      static_cast<std::size_t>(kernels::greatest_of_columns_words(q)));
+  std::mutex mutex;
+  const std::int64_t grain = std::max<std::int64_t>(1, tensor::kElementsPerThread / q.columns);
+  at::parallel_for(0, q.rows, grain, [&](std::int64_t begin, std::int64_t end) {
+    std::vector<std::uint32_t> here(greatest.size());
+    kernels.raise_greatest_of_columns(q, begin, end, here.data());
+    const std::lock_guard lock(mutex);
+    for (std::size_t i = 0; i < here.size(); ++i) greatest[i] = std::max(greatest[i], here[i]);
+  });
+  return greatest;
+}
+
 void quantize_on_cpu(const kernels::CpuKernels& kernels, Quantization q) {
-  std::uint32_t greatest = 0;
-  if (kernels::needs_greatest_of_tensor(q.scaling)) greatest = greatest_of(kernels, q);
-  q.greatest = &greatest;
+  std::vector<std::uint32_t> greatest(1);
+  if (kernels::needs_greatest_of_tensor(q.scaling)) greatest[0] = greatest_of(kernels, q);
+  if (kernels::needs_greatest_of_columns(q)) greatest = greatest_of_columns(kernels, q);
+  q.greatest = greatest.data();
   at::parallel_for(0, kernels::pieces_of(q), grain_of(q),
                    [&](std::int64_t begin, std::int64_t end) { kernels.quantize(q, begin, end); });
 }

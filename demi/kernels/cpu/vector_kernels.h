@@ -31,6 +31,7 @@ constexpr CpuKernels vector_kernels(Path path) {
           .quantize = quantize_pieces_by<WordVector>,
           .dequantize = dequantize_pieces_by<WordVector>,
           .greatest_magnitude = greatest_magnitude_by<WordVector>,
+          .raise_greatest_of_columns = raise_greatest_of_columns_by<WordVector>,
           .batch_norm = batch_norm_pieces<Vector>,
           .add_norm = add_norm_pieces<Vector>};
 }

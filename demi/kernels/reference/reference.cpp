@@ -124,24 +124,26 @@ void gelu_gradient_array(void* to, Storage storage, const void* gradient, const 
 namespace demi::kernels {
 namespace {
 
-constexpr CpuKernels kReference = {.path = Path::reference,
-                                   .measure = reference::measure,
-                                   .update = reference::update,
-                                   .apply_trust = reference::apply_trust,
-                                   .narrow = narrow_array,
-                                   .widen = widen_array,
-                                   .unscale = unscale_array,
-                                   .lerp = lerp_array,
-                                   .count_exponents = count_exponents_of,
-                                   .lstm_forward = lstm_forward_step,
-                                   .lstm_backward = lstm_backward_step,
-                                   .gelu = gelu_array,
-                                   .gelu_gradient = gelu_gradient_array,
-                                   .quantize = quantize_pieces_by<std::uint32_t>,
-                                   .dequantize = dequantize_pieces_by<std::uint32_t>,
-                                   .greatest_magnitude = greatest_magnitude_by<std::uint32_t>,
-                                   .batch_norm = batch_norm_pieces<float>,
-                                   .add_norm = add_norm_pieces<float>};
+constexpr CpuKernels kReference = {
+    .path = Path::reference,
+    .measure = reference::measure,
+    .update = reference::update,
+    .apply_trust = reference::apply_trust,
+    .narrow = narrow_array,
+    .widen = widen_array,
+    .unscale = unscale_array,
+    .lerp = lerp_array,
+    .count_exponents = count_exponents_of,
+    .lstm_forward = lstm_forward_step,
+    .lstm_backward = lstm_backward_step,
+    .gelu = gelu_array,
+    .gelu_gradient = gelu_gradient_array,
+    .quantize = quantize_pieces_by<std::uint32_t>,
+    .dequantize = dequantize_pieces_by<std::uint32_t>,
+    .greatest_magnitude = greatest_magnitude_by<std::uint32_t>,
+    .raise_greatest_of_columns = raise_greatest_of_columns_by<std::uint32_t>,
+    .batch_norm = batch_norm_pieces<float>,
+    .add_norm = add_norm_pieces<float>};
 
 }  // namespace
 

@@ -61,7 +61,7 @@ struct QuantizeCase {
     const Quantization q = described();
     codes.assign(static_cast<std::size_t>(of.rows * code_bytes(of.format, of.columns)) + 1, 0xA5);
     scales.assign(static_cast<std::size_t>(scales_of(q) * scale_bytes()) + 1, 0xA5);
-    greatest.assign(static_cast<std::size_t>(greatest_words(q) + 1), 0);
+    greatest.assign(static_cast<std::size_t>(greatest_words(q) + kCodeGroup), 0);
   }
 
   std::int64_t size() const { return shape.rows * shape.columns; }
@@ -80,8 +80,13 @@ struct QuantizeCase {
 
   /// Runs the passes, the pieces from the last to the first.
   void run(const CpuKernels& kernels) {
-    greatest[0] = kernels.greatest_magnitude(from.data(), shape.storage, size());
     const Quantization q = described();
+    if (needs_greatest_of_columns(q)) {  // in two ranges of rows, as threads have them
+      kernels.raise_greatest_of_columns(q, shape.rows / 2, shape.rows, greatest.data());
+      kernels.raise_greatest_of_columns(q, 0, shape.rows / 2, greatest.data());
+    } else {
+      greatest[0] = kernels.greatest_magnitude(from.data(), shape.storage, size());
+    }
     for (std::int64_t piece = pieces_of(q) - 1; piece >= 0; --piece)
       kernels.quantize(q, piece, piece + 1);
     for (std::int64_t piece = pieces_of(q) - 1; piece >= 0; --piece)
