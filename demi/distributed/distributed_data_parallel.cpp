@@ -329,6 +329,8 @@ bool DistributedDataParallel::join_once() {
 
 std::int64_t DistributedDataParallel::rounds() const { return impl_->reducer->rounds(); }
 
+const ProcessGroup& DistributedDataParallel::group() const { return impl_->group; }
+
 std::string DistributedDataParallel::checksums() const { return checksums_of(impl_->named); }
 
 const Reduced& DistributedDataParallel::last_reduced() const { return impl_->reducer->reduced(); }

@@ -149,6 +149,9 @@ class DEMI_API DistributedDataParallel {
   /// A line for each parameter, with a CRC-32C of its bits: equal on all ranks whose weights are.
   std::string checksums() const;
 
+  /// The group of the constructor.
+  const ProcessGroup& group() const;
+
  private:
   struct Impl;
   std::shared_ptr<Impl> impl_;

@@ -3,9 +3,12 @@
 
 #include <map>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "demi/autocast/apply.h"
+#include "demi/distributed/distributed_data_parallel.h"
+#include "demi/distributed/ranks_testing.h"
 #include "demi/loop/precision.h"
 #include "demi/loop/step.h"
 #include "demi/optim/sgd.h"
@@ -103,6 +106,45 @@ TEST(StepByRecipe, SoDoesOneThatIsReopenedBetweenTwoBatches) {
     }
     EXPECT_EQ(are_equal(straight, resumed), batches == 1);
   }
+}
+
+at::Tensor inputs_of(std::int64_t number) {
+  const at::Tensor all =
+      at::arange(64 * 32, at::kDouble) * 0.37 + 100.0 * static_cast<double>(number);
+  return all.sin().view({64, 32}).to(at::kFloat);
+}
+
+// Which batch a rounding by chance belongs to is no matter of which process computes it.
+TEST(StepByRecipe, TwoRanksRoundByChanceAsOneProcessThatAccumulates) {
+  const auto forward_of = [](torch::nn::Sequential& model, const at::Tensor& x) {
+    return [&model, x] { return model->forward(x); };
+  };
+  const auto loss_of = [](const at::Tensor& x) {
+    return [x](const at::Tensor& y) { return torch::mse_loss(y, x.sum(1, true)); };
+  };
+  NarrowRun alone;
+  for (int batch = 0; batch < 2; ++batch) {
+    const at::Tensor x = inputs_of(batch);
+    alone.step->batch(forward_of(alone.model, x), loss_of(x));
+    if (alone.step->is_due()) alone.step->finish();
+  }
+  const auto expected = alone.model->parameters();
+  std::vector<torch::nn::Sequential> models{network(), network()};
+  const auto errors = testing::on_ranks(2, [&](distributed::ProcessGroup& group) {
+    torch::nn::Sequential& model = models[static_cast<std::size_t>(group.rank())];
+    distributed::DistributedDataParallel parallel(*model, group);
+    optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));
+    Step step({.models = {&*model}, .optimizers = {&sgd}, .parallel = {&parallel}},
+              {.precision = parse_precision("nvfp4")});
+    const at::Tensor x = inputs_of(group.rank());
+    step.batch(forward_of(model, x), loss_of(x));
+    step.finish();
+    const auto parameters = model->parameters();
+    for (const std::size_t i : {0, 2})  // with a recipe; other gradients are added up in bf16
+      EXPECT_LT(((parameters[i] - expected[i]).norm() / expected[i].norm()).item<float>(), 1e-5)
+          << i;
+  });
+  for (const std::string& error : errors) EXPECT_EQ(error, "");
 }
 
 }  // namespace

@@ -12,6 +12,7 @@
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/core/libtorch.h"
+#include "demi/distributed/process_group.h"
 #include "demi/distributed/sync_batch_norm.h"
 #include "demi/loop/region.h"
 #include "demi/loop/step_checks.h"
@@ -232,12 +233,21 @@ StepView Step::Impl::view(const std::vector<NamedInput>& inputs, bool ends_step)
           .inputs = inputs};
 }
 
+// Two ranks number their batches as one process that accumulates two would.
+int64_t Step::Impl::number_of_batch() const {
+  const int64_t own = steps * options.accumulate + batches_begun;
+  for (const auto* parallel : job.parallel)
+    if (parallel) return own * parallel->group().world_size() + parallel->group().rank();
+  return own;
+}
+
 void Step::Impl::begin(const MicroBatch& how, bool remembers) {
   turns.check(how);
   check_weight(how.weight);
   epoch = how.epoch;
   if (!claim->is_open()) batches_begun = 0;
-  set_step(*module, steps, steps * options.accumulate + batches_begun++);
+  set_step(*module, steps, number_of_batch());
+  ++batches_begun;
   if (claim->is_open()) return;
   claim->set_open(true);
   if (!remembers) return;

@@ -61,6 +61,7 @@ struct Step::Impl final : tensor::ReplacementObserver {
   std::string prefix_of(std::size_t model) const {
     return job.models.size() == 1 ? "" : job.models[model].name + ".";
   }
+  int64_t number_of_batch() const;
   bool records() const { return options.read_every > 0 && !observers.empty(); }
   std::vector<at::Tensor> losses_of(const Program& program, const RepeatOptions& how,
                                     profile::PhaseTimer& times);
