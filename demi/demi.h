@@ -41,6 +41,7 @@
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
 #include "demi/monitor/origin_search.h"
+#include "demi/monitor/recipe_what_if.h"
 #include "demi/monitor/status.h"
 #include "demi/monitor/what_if.h"
 #include "demi/nn/batch_norm.h"

@@ -85,6 +85,11 @@ int main(int argc, char** argv) {
   const auto what_if = std::make_shared<demi::monitor::WhatIf>();
   Training{device, demi::parse_precision("fp32")}.train(0, 3, {what_if});
   std::printf("%zu parts or ops would need FP32\n", what_if->result().cures.size());
+  // Which layers numbers of 8 bits would harm, asked likewise.
+  const auto in_mxfp8 = std::make_shared<demi::monitor::RecipeWhatIf>(
+      demi::monitor::RecipeWhatIfOptions{.recipe = "mxfp8", .every = 1});
+  Training{device, demi::parse_precision("fp32")}.train(0, 3, {in_mxfp8});
+  std::printf("mxfp8 would harm %d layers\n", static_cast<int>(in_mxfp8->result().harmed()));
 
   int looks = 0;
   const auto monitor = std::make_shared<demi::monitor::Monitor>(20, [&](const auto& step) {

@@ -298,6 +298,18 @@ void monitor_1(torch::nn::Sequential& model, demi::Trainer& trainer, demi::Train
   options.op_policy = policy;
 }
 
+void monitor_2(torch::nn::Sequential& model, demi::Trainer& trainer,
+               const demi::data::Loader& loader) {
+  const auto what_if = std::make_shared<demi::monitor::RecipeWhatIf>(
+      demi::monitor::RecipeWhatIfOptions{.recipe = "mxfp8", .every = 50});
+  trainer.add(what_if);
+  trainer.fit(loader);
+  const demi::monitor::RecipeWhatIfResult result = what_if->result();
+  for (const auto& layer : result.layers)
+    if (layer.harmed) std::cout << layer.layer << ": " << cause_text(layer) << "\n";
+  if (!result.none_fits) demi::apply(result.policy, *model);
+}
+
 void nn_0(torch::nn::Sequential& body, torch::nn::Linear& head, demi::GradScaler& scaler,
           const torch::Tensor& tokens, const torch::Tensor& targets) {
   at::Tensor loss;

@@ -1,0 +1,290 @@
+#include "demi/monitor/recipe_what_if.h"
+
+#include <gmock/gmock.h>
+#include <torch/torch.h>
+
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "demi/autocast/apply.h"
+#include "demi/core/error.h"
+#include "demi/optim/sgd.h"
+#include "demi/train/testing.h"
+#include "demi/train/trainer.h"
+#include "demi/weights/weights.h"
+
+namespace demi::monitor::recipe_what_if {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using train::testing::Rows;
+
+constexpr int64_t kIn = 32, kRows = 16, kBatch = 4;
+
+struct TwoImpl : torch::nn::Module {
+  torch::nn::Linear first{register_module("first", torch::nn::Linear(kIn, kIn))};
+  torch::nn::Linear second{register_module("second", torch::nn::Linear(kIn, kIn))};
+  torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(kIn))};
+  torch::nn::Linear head{register_module("head", torch::nn::Linear(kIn, 1))};
+  double dropout = 0;
+  std::function<at::Tensor(TwoImpl&, const at::Tensor&)> body;
+  at::Tensor forward(const at::Tensor& x) {
+    if (body) return body(*this, x);
+    const at::Tensor h = norm->forward(first->forward(x)).tanh();
+    return head->forward(at::dropout(second->forward(h).tanh(), dropout, is_training()));
+  }
+};
+TORCH_MODULE(Two);
+
+Two model_of(double dropout = 0) {
+  torch::manual_seed(5);
+  Two model;
+  model->dropout = dropout;
+  return model;
+}
+
+Rows rows() {
+  torch::manual_seed(6);
+  const at::Tensor x = at::randn({kRows, kIn});
+  return {x, x.sum(1, true), kBatch};
+}
+
+train::TrainerOptions options_of(Two& model, const char* precision = "fp32", double rate = 1e-2) {
+  train::TrainerOptions options;
+  options.precision = parse_precision(precision);
+  options.loss = train::Loss::mse;
+  options.optimizers = {std::make_shared<optim::SGD>(model->parameters(), optim::SGDOptions(rate))};
+  options.epochs = 3;  // of four steps
+  return options;
+}
+
+RecipeWhatIfResult ask(Two& model, RecipeWhatIfOptions with, const Rows& data = rows(),
+                       int64_t accumulate = 1, double rate = 1e-2) {
+  train::TrainerOptions options = options_of(model, "fp32", rate);
+  options.accumulate = accumulate;
+  train::Trainer trainer(train::network(model), options);
+  const auto what_if = std::make_shared<RecipeWhatIf>(std::move(with));
+  trainer.add(what_if);
+  trainer.fit(data);
+  return what_if->result();
+}
+
+const LayerInRecipe& layer_of(const RecipeWhatIfResult& result, const std::string& name) {
+  for (const LayerInRecipe& layer : result.layers)
+    if (layer.layer == name) return layer;
+  throw std::runtime_error("no layer " + name);
+}
+
+template <class Call>
+std::string usage_of(const Call& call) {
+  try {
+    call();
+  } catch (const UsageError& error) {
+    return error.what();
+  }
+  return "no UsageError";
+}
+
+// Dropout draws numbers and BatchNorm keeps statistics. A threshold that every layer exceeds makes
+// it try policies, too.
+TEST(RecipeWhatIf, TheRunContinuesWithTheSameBits) {
+  Two plain = model_of(0.5), asked = model_of(0.5);
+  torch::manual_seed(7);
+  train::Trainer(train::network(plain), options_of(plain)).fit(rows());
+  weights::drop();
+  const auto before = weights::stats().copies;
+  torch::manual_seed(7);
+  const auto result = ask(asked, {.recipe = "mxfp8", .every = 1, .threshold = 1e-9});
+  EXPECT_EQ(result.batches, 12);
+  for (const auto& item : plain->named_parameters())
+    EXPECT_TRUE(item.value().equal(asked->named_parameters()[item.key()])) << item.key();
+  for (const auto& item : plain->named_buffers())
+    EXPECT_TRUE(item.value().equal(asked->named_buffers()[item.key()])) << item.key();
+  EXPECT_THAT(quantized_layers(*asked), IsEmpty());
+  EXPECT_EQ(weights::stats().copies, before) << "which each step would write";
+}
+
+TEST(RecipeWhatIf, LooksAtAStepInSoMany) {
+  Two model = model_of();
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 5});
+  EXPECT_EQ(result.batches, 2);
+  EXPECT_EQ(result.first_step, 5);
+  EXPECT_EQ(result.last_step, 10);
+  EXPECT_GT(result.seconds, 0);
+  RecipeWhatIf one({.every = 5});
+  EXPECT_TRUE(one.needs_step(1)) << "where it learns of the network";
+}
+
+TEST(RecipeWhatIf, RefusesWhatItCannotAnswer) {
+  EXPECT_THAT(usage_of([] { RecipeWhatIf({.recipe = "mxfp9"}); }), HasSubstr("mxfp8"));
+  EXPECT_THAT(usage_of([] { RecipeWhatIf({.every = 0}); }), HasSubstr("1 or more"));
+  EXPECT_THAT(usage_of([] { RecipeWhatIf({.threshold = 0.0}); }), HasSubstr("not positive"));
+  Two model = model_of();
+  train::Trainer trainer(train::network(model), options_of(model, "bf16"));
+  trainer.add(std::make_shared<RecipeWhatIf>());
+  EXPECT_THAT(usage_of([&] { trainer.fit(rows()); }), HasSubstr("the run is not FP32"));
+}
+
+TEST(RecipeWhatIf, ThresholdsAreThoseOfTheFormats) {
+  Two model = model_of();
+  EXPECT_EQ(ask(model, {.recipe = "fp8", .every = 12}).threshold, 0.1);
+  EXPECT_EQ(ask(model, {.recipe = "fp8", .every = 12, .threshold = 0.2}).threshold, 0.2);
+  if (quantization::find_recipe("nvfp4")) {
+    EXPECT_EQ(ask(model, {.recipe = "nvfp4", .every = 12}).threshold, 0.3);
+  }
+}
+
+// One feature of 2^20 among ones sets the scale 448 / 2^20: the ones become 448 / 2^20 = 2^-11.2,
+// below half of the least number 2^-9, and the weights of 0.5 are kept. Of 4 x 32 inputs and 32 x
+// 32 weights that the output's product reads, 4 x 31 become 0.
+TEST(RecipeWhatIf, CountsWhatBecomes0AndTheProductsError) {
+  Two model = model_of();
+  model->body = [](TwoImpl& m, const at::Tensor& x) {
+    return m.head->forward(m.second->forward(m.first->forward(x)).tanh());
+  };
+  at::Tensor x = at::ones({kRows, kIn});
+  x.select(1, 0).fill_(0x1p20);
+  {
+    const torch::NoGradGuard no_grad;
+    model->first->weight.fill_(0.5);
+    model->first->weight.select(1, 0).zero_();
+    model->first->bias.zero_();
+  }
+  const auto result = ask(model, {.recipe = "fp8", .every = 12}, {x, at::ones({kRows, 1}), kBatch},
+                          /*accumulate=*/1, /*rate=*/1e-30);
+  const ProductLoss& output = layer_of(result, "first").products[0];
+  EXPECT_EQ(output.operands.elements, kBatch * kIn + kIn * kIn);
+  EXPECT_EQ(output.operands.underflowed, kBatch * (kIn - 1));
+  EXPECT_EQ(output.operands.saturated, 0);
+  EXPECT_EQ(output.error, 1) << "the ones are all that the weights read";
+  EXPECT_EQ(output.cosine, 0);
+  EXPECT_EQ(layer_of(result, "second").cause, HarmCause::underflow);
+  EXPECT_EQ(layer_of(result, "second").from, "first");
+  EXPECT_EQ(layer_of(result, "second").product, quantization::Product::output);
+}
+
+TEST(RecipeWhatIf, TheLastLayerIsLeftInBf16AndLookedAt) {
+  Two model = model_of();
+  const auto result = ask(model, {.recipe = "fp8:rowwise", .every = 6});
+  ASSERT_EQ(result.layers.size(), 3u);
+  EXPECT_TRUE(layer_of(result, "first").quantized);
+  EXPECT_FALSE(layer_of(result, "head").quantized);
+  EXPECT_GT(layer_of(result, "head").error, 1e-3) << "its input is off";
+  EXPECT_EQ(layer_of(result, "head").products[0].error, 0);
+}
+
+TEST(RecipeWhatIf, PartsThatAreInFp32StayThere) {
+  Two model = model_of();
+  RecipeWhatIfOptions options{.recipe = "mxfp8", .every = 6, .threshold = 1e-9};
+  options.policy.keep_part_in_fp32("second");
+  const auto result = ask(model, options);
+  EXPECT_FALSE(layer_of(result, "second").quantized);
+  EXPECT_TRUE(layer_of(result, "first").quantized);
+}
+
+// The errors are of the batch itself, not of the sum that the step has.
+TEST(RecipeWhatIf, GradientsThatAreAccumulatedChangeNothing) {
+  Two alone = model_of(), summed = model_of();
+  const auto one = ask(alone, {.recipe = "mxfp8", .every = 1}),
+             of_two = ask(summed, {.recipe = "mxfp8", .every = 1}, rows(), 2);
+  EXPECT_EQ(of_two.batches, 6);
+  EXPECT_NEAR(layer_of(one, "second").error, layer_of(of_two, "second").error, 0.02);
+  EXPECT_LT(layer_of(of_two, "second").error, 0.1);
+}
+
+// Masks of bf16 may be others than those of FP32.
+TEST(RecipeWhatIf, ANetworkWithDropoutIsComparedInOneDtype) {
+  Two model = model_of(0.5);
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 3});
+  EXPECT_TRUE(result.against_region);
+  EXPECT_LT(layer_of(result, "second").error, 0.2);
+  Two without = model_of();
+  EXPECT_FALSE(ask(without, {.recipe = "mxfp8", .every = 3}).against_region);
+}
+
+TEST(RecipeWhatIf, ARunThatIsNotFiniteItselfIsReported) {
+  Two model = model_of();
+  at::Tensor x = at::ones({kRows, kIn}), y = at::ones({kRows, 1});
+  y[9] = INFINITY;  // in the third batch
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 1}, {x, y, kBatch});
+  ASSERT_TRUE(result.diverged);
+  EXPECT_EQ(*result.diverged, 3);
+  EXPECT_EQ(result.batches, 2);
+}
+
+// A gradient of a gradient has none in a recipe.
+TEST(RecipeWhatIf, WhatDoesNotRunInTheRecipeIsReported) {
+  Two model = model_of();
+  model->body = [](TwoImpl& m, const at::Tensor& x) {
+    const at::Tensor h = m.first->forward(x.detach().requires_grad_());
+    const at::Tensor penalty = torch::autograd::grad({h.square().sum()}, {m.first->weight}, {},
+                                                     /*retain_graph=*/true, /*create_graph=*/true)
+                                   .front();
+    return m.head->forward(m.second->forward(h)) + penalty.square().mean();
+  };
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 3});
+  EXPECT_THAT(result.refused, HasSubstr("no derivative"));
+  EXPECT_EQ(result.batches, 0);
+  EXPECT_EQ(result.harmed(), 0);
+}
+
+// Weights that cancel each other: the first layer's output is off, and it alone has to leave.
+TEST(RecipeWhatIf, ThePolicyLeavesOutTheLayerAtFault) {
+  Two model = model_of();
+  model->body = [](TwoImpl& m, const at::Tensor& x) {
+    return m.head->forward(m.second->forward(m.first->forward(x) * 4).tanh());
+  };
+  at::Tensor x;
+  {
+    const torch::NoGradGuard no_grad;
+    torch::manual_seed(8);
+    const at::Tensor half = at::randn({kRows, kIn / 2});
+    x = at::cat({half, half + 0.2 * at::randn({kRows, kIn / 2})}, 1);
+    model->first->weight.slice(1, 0, kIn / 2).copy_(-model->first->weight.slice(1, kIn / 2));
+    model->first->bias.zero_();
+  }
+  const auto result =
+      ask(model, {.recipe = "mxfp8", .every = 2}, {x, at::ones({kRows, 1}), kBatch});
+  EXPECT_GT(result.harmed(), 0);
+  EXPECT_THAT(result.left_out, ElementsAre("first"));
+  EXPECT_FALSE(result.none_fits);
+  EXPECT_GE(result.policy_batches, 1);
+  EXPECT_EQ(layer_of(result, "second").from, "first");
+  EXPECT_EQ(cause_text(layer_of(result, "second")), "rounding of its output in first");
+  EXPECT_LT(layer_of(result, "second").policy_error, result.threshold);
+  EXPECT_THAT(result.policy_text(), HasSubstr("# part first: in mxfp8 its weights' gradient is"));
+  const OpPolicy read = OpPolicy::from_text(result.policy_text());
+  EXPECT_EQ(read.to_string(),
+            "part * mxfp8\npart head lower_precision\npart first lower_precision\n");
+}
+
+TEST(RecipeWhatIf, WhereNoLayerFitsThePolicyIsBf16) {
+  Two model = model_of();
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 2, .threshold = 0.012});
+  EXPECT_TRUE(result.none_fits);
+  EXPECT_THAT(result.left_out, ElementsAre("first", "second"));
+  EXPECT_EQ(result.policy.to_string(), "");
+}
+
+// bf16's own error is above such a threshold: nothing is left out for it alone.
+TEST(RecipeWhatIf, HarmThatBf16DoesAloneIsSaidSo) {
+  Two model = model_of();
+  model->body = [](TwoImpl& m, const at::Tensor& x) {
+    return m.head->forward(m.second->forward(x).tanh() * 0 + x);
+  };
+  at::Tensor x = at::full({kRows, kIn}, 1 + 0x1p-8);  // which bf16 rounds to 1, and E4M3, too
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 2, .threshold = 1e-5},
+                          {x, at::ones({kRows, 1}), kBatch});
+  EXPECT_TRUE(layer_of(result, "head").harmed);
+  EXPECT_EQ(layer_of(result, "head").cause, HarmCause::lower_precision);
+  EXPECT_EQ(cause_text(layer_of(result, "head")), "bf16 alone");
+  EXPECT_THAT(result.left_out, IsEmpty());
+}
+
+}  // namespace
+}  // namespace demi::monitor::recipe_what_if
