@@ -172,6 +172,23 @@ FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale)
           .overflowed_scaled = share(scaled.from(kOverflow) + broken)};
 }
 
+NarrowShares narrow_shares(const StepHealth& step, ExponentHistogram LayerHealth::*gradients) {
+  std::int64_t all = 0, e4m3 = 0, e5m2 = 0, e2m1 = 0;
+  for (const LayerHealth& layer : step.layers) {
+    const ExponentHistogram& counts = layer.*gradients;
+    all += counts.elements();
+    int greatest = ExponentHistogram::kHighest;
+    while (greatest > ExponentHistogram::kLowest && counts.from(greatest) == 0) --greatest;
+    e4m3 += counts.below(greatest - 19);
+    e5m2 += counts.below(greatest - 33);
+    e2m1 += counts.below(greatest - 5);
+  }
+  const auto share = [&](std::int64_t n) {
+    return all == 0 ? 0 : static_cast<double>(n) / static_cast<double>(all);
+  };
+  return {.e4m3 = share(e4m3), .e5m2 = share(e5m2), .e2m1 = share(e2m1)};
+}
+
 Monitor::Monitor(int64_t every, Report report)
     : impl_(std::make_unique<Impl>(Impl{.every = every, .report = std::move(report)})) {
   if (every < 1)

@@ -59,6 +59,19 @@ struct FlushedShares {
 /// scale and with it.
 DEMI_API FlushedShares flushed_shares(const ExponentHistogram& scaled, double loss_scale);
 
+/// Shares of all gradients, 0 to 1, that round to 0 in formats of 8 and 4 bits with one scale for
+/// each layer, which its greatest gradient sets: those below amax over 2^18.8 of fp8_e4m3, 2^32.8
+/// of fp8_e5m2, 2^4.6 of fp4_e2m1 (the greatest number over half of the least). By powers of two:
+/// in the bin that holds the limit, and where amax is above the least number of its bin, numbers
+/// count as kept. A scale for a block of them keeps more, which the tensor's powers of two do not
+/// show.
+struct NarrowShares {
+  double e4m3 = 0, e5m2 = 0, e2m1 = 0;  // by format
+};
+/// The shares for `gradients` of a step's layers.
+DEMI_API NarrowShares narrow_shares(const StepHealth& step,
+                                    ExponentHistogram LayerHealth::*gradients);
+
 /// Looks at the gradients of the steps 1, 1 + N, 1 + 2N, ... of a Trainer's run or a loop's:
 ///
 ///     trainer.add(std::make_shared<demi::monitor::Monitor>(100, [](const auto& step) { ... }));

@@ -353,5 +353,26 @@ TEST(FlushedShares, AScaleThatIsNoPowerOfTwoCountsAsTheNearest) {
   EXPECT_EQ(unscaled(counts, 1000), counts.shifted(-10));
 }
 
+// The greatest gradient sets each layer's scale: 448 / 2^-10 is 2^18.8, 57,344 / 2^-17 is 2^32.8,
+// 6 / 0.25 is 2^4.6. Numbers from the next power of two on count as kept.
+TEST(NarrowShares, CountWhatIsBelowTheReachOfTheLayersOwnScale) {
+  const auto histogram = [](std::vector<int> exponents) {
+    ExponentHistogram counts;
+    for (const int e : exponents)
+      ++counts.counts[static_cast<std::size_t>(e - ExponentHistogram::kLowest)];
+    return counts;
+  };
+  StepHealth step;
+  step.layers = {{.name = "large", .weight_gradients = histogram({10, 5, 4, -9, -10, -23, -24})},
+                 {.name = "small", .weight_gradients = histogram({-100})},
+                 {.name = "none"}};
+  step.layers[0].weight_gradients.zeros = 2;  // which are no loss
+  const NarrowShares shares = narrow_shares(step, &LayerHealth::weight_gradients);
+  EXPECT_DOUBLE_EQ(shares.e2m1, 5.0 / 10) << "2^4 and below, of 2^10";
+  EXPECT_DOUBLE_EQ(shares.e4m3, 3.0 / 10) << "2^-10 and below";
+  EXPECT_DOUBLE_EQ(shares.e5m2, 1.0 / 10) << "2^-24";
+  EXPECT_EQ(narrow_shares(step, &LayerHealth::activation_gradients).e2m1, 0) << "there are none";
+}
+
 }  // namespace
 }  // namespace demi::monitor

@@ -66,9 +66,10 @@ report::MetricFields line_of(const std::string& run, const StepHealth& step,
 // The gradients of all monitored steps that were taken, at the scale of each.
 struct Gradients {
   ExponentHistogram plain, scaled;
-  FlushedShares shares;  // of all of them
+  FlushedShares shares;          // of all of them
+  monitor::NarrowShares narrow;  // likewise
 
-  void add(const ExponentHistogram& counts, double scale) {
+  void add(const ExponentHistogram& counts, double scale, const monitor::NarrowShares& of_narrow) {
     const auto before = static_cast<double>(scaled.elements());
     const auto more = static_cast<double>(counts.elements());
     if (more == 0) return;
@@ -81,6 +82,9 @@ struct Gradients {
     mean(shares.flushed_scaled, now.flushed_scaled);
     mean(shares.overflowed_unscaled, now.overflowed_unscaled);
     mean(shares.overflowed_scaled, now.overflowed_scaled);
+    mean(narrow.e4m3, of_narrow.e4m3);
+    mean(narrow.e5m2, of_narrow.e5m2);
+    mean(narrow.e2m1, of_narrow.e2m1);
     scaled += counts;
     plain += monitor::unscaled(counts, scale);
   }
@@ -94,6 +98,14 @@ report::ExponentBars::Bars bars_of(const std::string& name, const ExponentHistog
       bars.percent[e] = 100 * static_cast<double>(count_of(counts, e)) / all;
   bars.zero_percent = 100 * static_cast<double>(counts.zeros) / all;
   return bars;
+}
+
+std::string in_narrow(const monitor::NarrowShares& shares) {
+  return fmt::format(
+      " With one scale for each layer, {} would become zero in fp8_e4m3, {} in fp8_e5m2 and {} in "
+      "fp4_e2m1; with scales for blocks, at most so many.",
+      report::format_share(shares.e4m3), report::format_share(shares.e5m2),
+      report::format_share(shares.e2m1));
 }
 
 std::string in_fp16(const FlushedShares& shares, bool scaled) {
@@ -111,10 +123,11 @@ std::string in_fp16(const FlushedShares& shares, bool scaled) {
 report::ExponentBars figure_of(const std::string& title, const Gradients& gradients, bool scaled) {
   const std::vector<report::Mark> marks{
       {-24, "2^-24"}, {-14, "2^-14"}, {std::log2(65504.0), "65504"}};
-  report::ExponentBars figure{.title = title,
-                              .bars = {bars_of("gradients", gradients.plain)},
-                              .marks = marks,
-                              .note = in_fp16(gradients.shares, scaled)};
+  report::ExponentBars figure{
+      .title = title,
+      .bars = {bars_of("gradients", gradients.plain)},
+      .marks = marks,
+      .note = in_fp16(gradients.shares, scaled) + in_narrow(gradients.narrow)};
   if (scaled) figure.bars.push_back(bars_of("times the loss scale", gradients.scaled));
   return figure;
 }
@@ -169,8 +182,10 @@ void add_blocks(const recipes::RunResult& run, std::vector<report::Block>& chart
     if (step.skipped) continue;
     const double scale = step.loss_scale.value_or(1);
     scaled |= step.loss_scale.has_value();
-    weights.add(step.weight_gradients(), scale);
-    activations.add(step.activation_gradients(), scale);
+    weights.add(step.weight_gradients(), scale,
+                monitor::narrow_shares(step, &LayerHealth::weight_gradients));
+    activations.add(step.activation_gradients(), scale,
+                    monitor::narrow_shares(step, &LayerHealth::activation_gradients));
     last = &step;
   }
   const std::string& label = run.spec.label;
@@ -343,7 +358,8 @@ void write_health(report::EventFile& file, const StepHealth& step) {
       file.scalar("update_ratio/" + layer.name, step.step, *layer.update_ratio);
     if (layer.unchanged) file.scalar("unchanged/" + layer.name, step.step, *layer.unchanged);
   }
-  const auto shares = [&](const std::string& kind, const ExponentHistogram& scaled) {
+  const auto shares = [&](const std::string& kind, const ExponentHistogram& scaled,
+                          ExponentHistogram LayerHealth::*gradients) {
     write(kind, "all", scaled);
     if (scaled.elements() == 0) return;
     const FlushedShares of = monitor::flushed_shares(scaled, scale);
@@ -351,9 +367,13 @@ void write_health(report::EventFile& file, const StepHealth& step) {
     file.scalar("gradients_" + kind + "/flushed_unscaled", step.step, of.flushed_unscaled);
     file.scalar("gradients_" + kind + "/flushed_scaled", step.step, of.flushed_scaled);
     file.scalar("gradients_" + kind + "/overflowed", step.step, of.overflowed_scaled);
+    const monitor::NarrowShares narrow = monitor::narrow_shares(step, gradients);
+    file.scalar("gradients_" + kind + "/flushed_e4m3", step.step, narrow.e4m3);
+    file.scalar("gradients_" + kind + "/flushed_e5m2", step.step, narrow.e5m2);
+    file.scalar("gradients_" + kind + "/flushed_e2m1", step.step, narrow.e2m1);
   };
-  shares("weights", step.weight_gradients());
-  shares("activations", step.activation_gradients());
+  shares("weights", step.weight_gradients(), &LayerHealth::weight_gradients);
+  shares("activations", step.activation_gradients(), &LayerHealth::activation_gradients);
 }
 
 std::optional<report::Section> health_section(const recipes::Comparison& comparison) {

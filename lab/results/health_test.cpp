@@ -100,9 +100,13 @@ TEST(Health, TheReportSaysWhatFp16WouldFlush) {
   EXPECT_EQ(weights.bars[0].percent, (std::map<int, double>{{-30, 20}, {-15, 70}}));
   EXPECT_EQ(weights.bars[1].percent, (std::map<int, double>{{-20, 20}, {-5, 70}}));
   EXPECT_EQ(weights.bars[0].zero_percent, 10);
-  EXPECT_EQ(weights.note,
-            "Exactly zero: 10.00 %. In fp16, unscaled, 20.00 % would become zero and 0.00 % would "
-            "overflow; times the loss scale 0.00 % and 0.00 %.");
+  EXPECT_EQ(
+      weights.note,
+      "Exactly zero: 10.00 %. In fp16, unscaled, 20.00 % would become zero and 0.00 % would "
+      "overflow; times the loss scale 0.00 % and 0.00 %. With one scale for each layer, 0.00 % "
+      "would become zero in fp8_e4m3, 0.00 % in fp8_e5m2 and 20.00 % in fp4_e2m1; with scales "
+      "for blocks, at most so many.")
+      << "2^-20 lies 2^15 below 2^-5";
   ASSERT_EQ(weights.marks.size(), 3u);
   EXPECT_EQ(weights.marks[0].x, -24);
   EXPECT_EQ(weights.marks[1].x, -14);
