@@ -298,6 +298,10 @@ void Session::on_what_if(const monitor::WhatIfResult& result) {
   if (files_) files_->write(result);
 }
 
+void Session::on_recipe_what_if(const monitor::RecipeWhatIfResult& result) {
+  if (files_) files_->write(result);
+}
+
 bool Session::is_trained(const train::History& history) const {
   if (history.steps.empty()) return false;
   return static_cast<int64_t>(history.epochs.size()) >= config_.epochs ||

@@ -67,6 +67,7 @@ class Session : private recipes::RunObserver {
   void on_health(const monitor::StepHealth& step) override;
   void on_origin(const monitor::Origin& origin) override;
   void on_what_if(const monitor::WhatIfResult& result) override;
+  void on_recipe_what_if(const monitor::RecipeWhatIfResult& result) override;
 
   void resolve_config();
   std::shared_ptr<const workload::ModelData> saved_data() const;

@@ -208,10 +208,31 @@ TEST_F(Trouble, WhatIfWritesThePolicyThatMakesFp16Train) {
   EXPECT_EQ(run_of({"--precision", "fp16", "--fp32-part", "layers.0"}).code, 0);
 }
 
+TEST_F(Trouble, WhatIfOfARecipeNamesTheLayersThatItHarms) {
+  const Words line = small_run({"--what-if", "mxfp8", "--json"});
+  const Outcome asked = run(line);
+  ASSERT_EQ(asked.code, 0) << asked.err;
+  const auto result = nlohmann::json::parse(asked.out)["runs"][0]["what_if"];
+  EXPECT_EQ(result["recipe"], "mxfp8");
+  EXPECT_GT(result["batches"], 0);
+  EXPECT_EQ(result["layers"][0]["name"], "layers.0");
+  EXPECT_THAT(slurp(run_folder() / "metrics.jsonl"), HasSubstr("\"what_if\":\"mxfp8\""));
+  EXPECT_THAT(slurp(run_folder() / "report.html"), HasSubstr("What if it were mxfp8"));
+  if (result["left_out"].empty() || result["none_fits"]) return;
+  const std::string policy = result["op_policy"];
+  EXPECT_EQ(policy, (run_folder() / "op-policy-mxfp8.txt").string());
+  EXPECT_THAT(asked.err, HasSubstr(" --precision mxfp8 --op-policy " + policy));
+  EXPECT_EQ(run(small_run({"--precision", "mxfp8", "--op-policy", policy})).code, 0);
+}
+
 TEST_F(Trouble, WhatIfIsRefusedWhereItCannotLook) {
   Outcome outcome = run(small_run({"--what-if", "fp16", "--mp"}));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("[--what-if] no run computes in FP32"));
+  outcome = run(small_run({"--what-if", "mxfp8", "--mp"}));
+  EXPECT_EQ(outcome.code, 2);
+  outcome = run(small_run({"--what-if", "mxfp9"}));
+  EXPECT_THAT(outcome.err, HasSubstr("did you mean mxfp8?"));
   outcome = run(small_run({"--what-if", "fp61"}));
   EXPECT_EQ(outcome.code, 2);
   EXPECT_THAT(outcome.err, HasSubstr("did you mean fp16?"));

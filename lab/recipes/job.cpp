@@ -16,7 +16,6 @@
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
-#include "demi/core/atomic_file.h"
 #include "demi/core/error.h"
 #include "demi/core/state_dict.h"
 #include "demi/distributed/distributed_data_parallel.h"
@@ -307,8 +306,8 @@ train::TrainerOptions Job::trainer_options() {
 void Job::add_observers() {
   for (const auto& callback : options_.callbacks) trainer_->add(callback);
   if (is_first() && !config_.what_if.empty() && can_be_asked(run_.spec.precision)) {
-    what_if_ = std::make_shared<monitor::WhatIf>(what_if_options(run_));
-    trainer_->add(what_if_);
+    what_if_.emplace(run_, workload_.train->batches());
+    trainer_->add(what_if_->observer());
   }
   if (config_.detect_anomaly)
     trainer_->add(std::make_shared<monitor::OriginSearch>([this](const monitor::Origin& origin) {
@@ -506,7 +505,7 @@ RunResult Job::finish() try {
   result_.seconds_per_epoch = seconds_per_epoch(history, workload_.train->all_examples());
   result_.skipped_steps = history.skipped_steps;
   result_.remark = remark_on(history);
-  answer_what_if();
+  if (what_if_) what_if_->answer(options_, result_, observer_);
   if (is_first() && has_checkpoint(options_.checkpoints))
     result_.checkpoint_bytes = bytes_of(checkpoint::find(options_.checkpoints));
   if (history.stopped) return std::move(result_);
@@ -516,21 +515,6 @@ RunResult Job::finish() try {
 } catch (const std::exception& error) {
   say_what_fits(error);
   throw;
-}
-
-// Writes the effect of 16 bits, and the policy file that a run without it needs.
-void Job::answer_what_if() {
-  if (!what_if_) return;
-  monitor::WhatIfResult asked = what_if_->result();
-  if (asked.batches == 0 && !asked.diverged) return;
-  const monitor::WhatIfResult& found = result_.what_if.emplace(std::move(asked));
-  if (!options_.folder.empty() && !found.cures.empty()) {
-    result_.what_if_policy =
-        options_.folder / fmt::format("{}op-policy-{}.txt", options_.prefix, config_.what_if);
-    write_atomically(result_.what_if_policy, found.policy_text(),
-                     "free some space, or name another folder");
-  }
-  observer_.on_what_if(found);
 }
 
 namespace {

@@ -8,11 +8,11 @@
 #include <optional>
 
 #include "demi/core/export.h"
-#include "demi/monitor/what_if.h"
 #include "demi/profile/core_share.h"
 #include "demi/profile/memory.h"
 #include "demi/train/network.h"
 #include "demi/train/trainer.h"
+#include "lab/recipes/asked_what_if.h"
 #include "lab/recipes/run.h"
 #include "lab/settings/resolved.h"
 #include "lab/workload/workload.h"
@@ -71,7 +71,6 @@ class DEMI_API Job {
   void add_numbers(checkpoint::Checkpoint& checkpoint);
   void read_earlier(const std::filesystem::path& checkpoint);
   Measured measured();
-  void answer_what_if();
   void test();
 
   const settings::Resolved run_;
@@ -82,7 +81,7 @@ class DEMI_API Job {
   RunObserver& observer_;
   RunResult result_;
   train::Network network_;
-  std::shared_ptr<monitor::WhatIf> what_if_;  // none: it was not asked
+  std::optional<AskedWhatIf> what_if_;  // none: it was not asked
   std::unique_ptr<RandomNumbers> random_;
   std::optional<train::Trainer> trainer_;
   std::optional<train::Trainer::Parts> parts_;  // none where it was stopped before its first step

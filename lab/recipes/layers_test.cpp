@@ -122,6 +122,21 @@ TEST_F(Layers, OfALinearLayerRoundedByHand) {
               1e-6);
 }
 
+// E4M3 has 4 digits: 1 + 2^-5 goes to 1. The last layer is bf16, where all of this is exact.
+TEST_F(Layers, ARunInARecipeIsComparedAsTheOthers) {
+  use({1 + 0x1p-5F, 1}, 1);
+  const LayerComparison seen = compared("mxfp8");
+  ASSERT_EQ(seen.layers.size(), 2u);
+  for (const LayerDifference& layer : seen.layers) {
+    EXPECT_EQ(layer.op, "addmm") << layer.name;
+    EXPECT_DOUBLE_EQ(layer.output.error, 0x1p-5 / (1 + 0x1p-5)) << layer.name;
+    EXPECT_EQ(layer.output.cosine, 1) << layer.name;
+    EXPECT_GT(layer.weight_gradient.error, 0x1p-6) << layer.name << ", of 2 y";
+    EXPECT_LT(layer.weight_gradient.error, 0x1p-4) << layer.name;
+  }
+  EXPECT_EQ(compared("bf16").layers[0].output.error, 0);
+}
+
 // The gradient is 2 y 1e-9 = 6e-9, under 2^-25.
 TEST_F(Layers, AGradientThatIsFlushedIsSeenAndALossScaleSavesIt) {
   use({3}, 1);

@@ -12,6 +12,7 @@
 #include "demi/distributed/process_group.h"
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
+#include "demi/monitor/recipe_what_if.h"
 #include "demi/monitor/what_if.h"
 #include "demi/train/callback.h"
 #include "demi/train/history.h"
@@ -93,7 +94,9 @@ struct RunResult {
   std::vector<monitor::Origin> origins;
   /// The effect of 16 bits on the steps since then; none if the run did not ask (Config::what_if).
   std::optional<monitor::WhatIfResult> what_if;
-  /// FOLDER/PREFIXop-policy-FORMAT.txt, if it cures something; empty: none was written.
+  /// The effect of a recipe on them, if the run asked about one.
+  std::optional<monitor::RecipeWhatIfResult> recipe_what_if;
+  /// FOLDER/PREFIXop-policy-WHATIF.txt, if it cures something; empty: none was written.
   std::filesystem::path what_if_policy;
   std::optional<ModelFlops> flops;     // of a language model
   double speedup = 0;                  // the first run's seconds_per_epoch over this one's

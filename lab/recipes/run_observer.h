@@ -5,6 +5,7 @@
 #include "demi/core/export.h"
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
+#include "demi/monitor/recipe_what_if.h"
 #include "demi/monitor/what_if.h"
 #include "demi/train/history.h"
 #include "lab/recipes/step_lines.h"
@@ -43,6 +44,8 @@ class DEMI_API RunObserver {
   virtual void on_origin(const monitor::Origin&) {}
   /// Called at the end with the effect that 16 bits would have had (Config::what_if).
   virtual void on_what_if(const monitor::WhatIfResult&) {}
+  /// Likewise with the effect that a recipe would have had.
+  virtual void on_recipe_what_if(const monitor::RecipeWhatIfResult&) {}
 };
 
 }  // namespace demi::recipes

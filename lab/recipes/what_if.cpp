@@ -9,6 +9,7 @@
 #include "demi/core/error.h"
 #include "demi/monitor/origin.h"
 #include "demi/tensor/dtype.h"
+#include "lab/recipes/recipe_what_if.h"
 #include "lab/report/format.h"
 #include "lab/settings/resolved.h"
 
@@ -175,7 +176,8 @@ std::vector<report::MetricFields> what_if_lines(const std::string& run,
 std::vector<report::Table> what_if_tables(const Comparison& comparison) {
   std::vector<report::Table> tables;
   for (const RunResult& run : comparison.runs)
-    if (run.what_if) tables.push_back(table_of(run));
+    if (run.what_if || run.recipe_what_if)
+      tables.push_back(run.what_if ? table_of(run) : recipe_what_if_table(run));
   return tables;
 }
 
@@ -185,18 +187,23 @@ std::vector<std::string> lines_with_policy(const Comparison& comparison, const s
   static const std::regex command("^demi compare ");
   std::vector<std::string> lines;
   for (const RunResult& run : comparison.runs) {
-    if (!run.what_if || run.what_if->cures.empty()) continue;
+    const bool is_of_format = run.what_if && !run.what_if->cures.empty();
+    if (!is_of_format && (!run.recipe_what_if || !needs_policy(*run.recipe_what_if))) continue;
     std::string again = std::regex_replace(line, own, "");
     again = std::regex_replace(again, command, "demi train ");
-    lines.push_back(fmt::format("{} --precision {} --op-policy {}", again,
-                                tensor::name_of(run.what_if->format), run.what_if_policy.string()));
+    lines.push_back(fmt::format(
+        "{} --precision {} --op-policy {}", again,
+        is_of_format ? tensor::name_of(run.what_if->format) : run.recipe_what_if->recipe,
+        run.what_if_policy.string()));
   }
   return lines;
 }
 
 std::optional<report::Section> what_if_section(const Comparison& comparison,
                                                const std::string& line) {
-  report::Section section{"What if it were 16 bits", {}};
+  const std::string& asked = comparison.config.what_if;
+  const bool is_of_recipe = !asked.empty() && !parse_precision(asked).recipe.empty();
+  report::Section section{"What if it were " + (is_of_recipe ? asked : "16 bits"), {}};
   for (report::Table& table : what_if_tables(comparison))
     section.blocks.push_back(std::move(table));
   if (section.blocks.empty()) return std::nullopt;

@@ -79,6 +79,50 @@ nlohmann::ordered_json json_of(const monitor::WhatIfResult& result, const std::s
   return json;
 }
 
+nlohmann::ordered_json json_of(const monitor::ProductLoss& loss) {
+  return {{"error", loss.error},
+          {"cosine", loss.cosine},
+          {"elements", loss.operands.elements},
+          {"saturated", loss.operands.saturated},
+          {"underflowed", loss.operands.underflowed}};
+}
+
+nlohmann::ordered_json json_of(const monitor::RecipeWhatIfResult& result,
+                               const std::string& policy) {
+  nlohmann::ordered_json json{{"recipe", result.recipe},
+                              {"threshold", result.threshold},
+                              {"batches", result.batches},
+                              {"first_step", result.first_step},
+                              {"last_step", result.last_step},
+                              {"seconds", result.seconds},
+                              {"harmed", result.harmed()},
+                              {"left_out", result.left_out},
+                              {"none_fits", result.none_fits},
+                              {"policy_batches", result.policy_batches},
+                              {"against_bf16", result.against_region},
+                              {"op_policy", policy},
+                              {"refused", result.refused}};
+  json["diverged_step"] =
+      result.diverged ? nlohmann::ordered_json(*result.diverged) : nlohmann::ordered_json();
+  json["layers"] = nlohmann::ordered_json::array();
+  for (const monitor::LayerInRecipe& layer : result.layers) {
+    json["layers"].push_back({{"name", layer.layer},
+                              {"quantized", layer.quantized},
+                              {"harmed", layer.harmed},
+                              {"error", layer.error},
+                              {"greatest_error", layer.greatest_error},
+                              {"policy_error", layer.policy_error},
+                              {"cause", std::string(name_of(layer.cause))},
+                              {"from", layer.from},
+                              {"text", cause_text(layer)}});
+    if (!layer.quantized) continue;
+    json["layers"].back().update({{"output", json_of(layer.products[0])},
+                                  {"input_gradient", json_of(layer.products[1])},
+                                  {"weight_gradient", json_of(layer.products[2])}});
+  }
+  return json;
+}
+
 nlohmann::ordered_json json_of(const recipes::RunResult& run) {
   nlohmann::ordered_json json;
   json["precision"] = run.spec.label;
@@ -125,6 +169,8 @@ nlohmann::ordered_json json_of(const recipes::RunResult& run) {
   }
   if (!run.origins.empty()) json["anomalies"] = json_of(run.origins);
   if (run.what_if) json["what_if"] = json_of(*run.what_if, run.what_if_policy.string());
+  if (run.recipe_what_if)
+    json["what_if"] = json_of(*run.recipe_what_if, run.what_if_policy.string());
   json["failed"] =
       run.history.failed ? nlohmann::ordered_json(*run.history.failed) : nlohmann::ordered_json();
   return json;

@@ -10,6 +10,7 @@
 #include "demi/profile/memory.h"
 #include "demi/train/metric.h"
 #include "demi/train/names.h"
+#include "lab/recipes/recipe_what_if.h"
 #include "lab/recipes/run_record.h"
 #include "lab/recipes/what_if.h"
 #include "lab/report/format.h"
@@ -281,6 +282,11 @@ void FileMetrics::write(const monitor::Origin& origin) {
 
 void FileMetrics::write(const monitor::WhatIfResult& result) {
   for (const report::MetricFields& line : recipes::what_if_lines(run_->name, result))
+    log_->write(line);
+}
+
+void FileMetrics::write(const monitor::RecipeWhatIfResult& result) {
+  for (const report::MetricFields& line : recipes::recipe_what_if_lines(run_->name, result))
     log_->write(line);
 }
 

@@ -14,6 +14,7 @@
 #include "demi/core/export.h"
 #include "demi/monitor/monitor.h"
 #include "demi/monitor/origin.h"
+#include "demi/monitor/recipe_what_if.h"
 #include "demi/monitor/what_if.h"
 #include "demi/train/callback.h"
 #include "demi/train/history.h"
@@ -129,6 +130,8 @@ class DEMI_API FileMetrics : public train::Callback {
   void write(const monitor::Origin& origin);
   /// Lines about the tensors that 16 bits would harm, after the run's last step.
   void write(const monitor::WhatIfResult& result);
+  /// Likewise of a recipe.
+  void write(const monitor::RecipeWhatIfResult& result);
   void flush();  // all lines and events to the operating system
   /// Flushes, and writes the lines of that run's steps to the disk, of which a checkpoint has the
   /// last ones. Returns the record of these lines.

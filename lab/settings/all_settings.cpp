@@ -184,12 +184,15 @@ Setting what_if() {
   Setting setting =
       words("what-if", &Config::what_if,
             "In an FP32 run: which tensors would leave the range of fp16 or bf16, by layer and op, "
-            "and a policy file (--op-policy) for a run without that; each step is slower");
+            "each step is slower; or which layers a recipe such as fp8 or mxfp8 would harm, seen "
+            "on twenty batches. And a policy file (--op-policy) for a run without that");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
-    const std::vector<std::string> formats{"fp16", "bf16"};
+    std::vector<std::string> formats{"fp16", "bf16"};
+    for (const Precision& precision : precisions())
+      if (!precision.recipe.empty()) formats.emplace_back(precision.name);
     if (!text.empty() && std::ranges::find(formats, text) == formats.end())
       throw UsageError({.where = source,
-                        .what = "no format of a region",
+                        .what = "no format of a region, and no recipe",
                         .seen = text,
                         .advice = did_you_mean(text, formats)});
     take(c, text, source);

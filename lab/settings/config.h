@@ -75,7 +75,7 @@ struct Config {
   bool dry_run = false;
   int64_t monitor = 0;  // steps; 0: off
   bool detect_anomaly = false;
-  std::string what_if = {};  // fp16, bf16; "": off
+  std::string what_if = {};  // fp16, bf16, a recipe; "": off
 
   // Starting from saved weights, and resuming
   std::string from = {};  // "": from new weights; a run folder, a checkpoint or a weights file
