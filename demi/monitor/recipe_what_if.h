@@ -42,8 +42,8 @@ struct OperandLoss {
 /// The error of one of a layer's products by itself: against the exact product of the same
 /// operands.
 struct ProductLoss {
-  double error = 0;   // |result - exact| / |exact|, L2 norms, the mean over the batches
-  double cosine = 1;  // of the angle between the two, likewise
+  double error = 0;      // |result - exact| / |exact|, L2 norms, the mean over the batches
+  double cosine = 1;     // of the angle between the two, likewise
   OperandLoss operands;  // what its operands lost
 };
 
@@ -72,7 +72,7 @@ struct LayerInRecipe {
   double policy_error = 0;    // likewise, the network in the recipe with RecipeWhatIfResult::policy
   bool harmed =
       false;  // error, or two standard errors of that mean above it, is above the threshold
-  HarmCause cause = HarmCause::none;  // why it is harmed
+  HarmCause cause = HarmCause::none;   // why it is harmed
   std::string from;                    // the layer whose product is the cause; "": none
   quantization::Product product = {};  // which of its products
   /// Of output, input gradient and weight gradient; 0 where the layer has none.

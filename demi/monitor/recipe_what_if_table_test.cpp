@@ -28,7 +28,7 @@ using train::testing::Rows;
 
 constexpr int64_t kWidth = 64, kRows = 256, kBatch = 64, kTruthBatches = 20;
 
-// DEMI_LONG: the steps of the measurement in docs/reference/monitor.md.
+// DEMI_LONG: as many steps as a run of the benchmark, and every recipe.
 const int64_t kSteps = std::getenv("DEMI_LONG") ? 200 : 40;
 
 // Three layers of one width and a head, which the recipes leave out.

@@ -159,7 +159,8 @@ TEST(RecipeWhatIf, CountsWhatBecomes0AndTheProductsError) {
                           /*accumulate=*/1, /*rate=*/1e-30);
   const ProductLoss& output = layer_of(result, "first").products[0];
   EXPECT_EQ(output.operands.elements, kBatch * kIn + kIn * kIn);
-  EXPECT_EQ(output.operands.underflowed, kBatch * (kIn - 1));
+  EXPECT_EQ(output.operands.underflowed, kBatch * (kIn - 1) + kIn)
+      << "and the column of weights, of whose zeros the steps before made some 1e-25";
   EXPECT_EQ(output.operands.saturated, 0);
   EXPECT_EQ(output.error, 1) << "the ones are all that the weights read";
   EXPECT_EQ(output.cosine, 0);
