@@ -289,6 +289,7 @@ void SettingAndCommand::start_from() {
               "--lr",     "0",
               "--min-lr", "0",
               "--steps",  "1"};
+  if (config_.optimizer == "muon") words.insert(words.end(), {"--muon-lr", "0"});
   made("from", words);
   const auto before = demi::checkpoint::load(folder_of("run") / "checkpoints").model;
   const auto after = demi::checkpoint::load(folder_of("from") / "checkpoints").model;
@@ -327,8 +328,9 @@ INSTANTIATE_TEST_SUITE_P(Rows, SettingAndCommand,
                          });
 
 TEST(SettingsOfCommands, HaveARow) {
-  // Of networks from Python; of no run; a cell of its own.
-  std::set<std::string> known{"model-output", "fuse", "channels-last", "dry-run", "resume"};
+  // Of networks from Python; of a GPU; of no run; a cell of its own.
+  std::set<std::string> known{"model-output", "fuse",    "channels-last",
+                              "cuda-graph",   "dry-run", "resume"};
   for (const Trained& row : rows()) known.insert(row.setting);
   for (const demi::settings::Setting& setting : demi::settings::all_settings())
     EXPECT_TRUE(known.contains(setting.name)) << setting.name;

@@ -312,7 +312,7 @@ struct Score {
   }
 };
 
-bool is_verbose() { return std::getenv("DEMI_VERBOSE") != nullptr; }
+bool is_verbose() { return std::getenv("DEMI_LONG") != nullptr; }
 
 void print_layers(const RecipeWhatIfResult& result, std::map<std::string, double>& truth) {
   for (const LayerInRecipe& layer : result.layers)
