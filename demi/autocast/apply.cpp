@@ -128,7 +128,8 @@ std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module) {
     layers.push_back({.weight = item.key(),
                       .recipe = std::string(how.recipe->name),
                       .until = how.until == kNever ? std::nullopt : std::optional(how.until),
-                      .is_padded = is_padded(*how.recipe, item.value())});
+                      .is_padded = is_padded(*how.recipe, item.value()),
+                      .was_used = how.was_multiplied.load(std::memory_order_relaxed)});
   }
   return layers;
 }

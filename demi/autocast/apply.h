@@ -64,6 +64,9 @@ struct QuantizedLayer {
   /// Whether a dimension is no multiple of its blocks, which count as filled up with zeros: no
   /// result changes, but hardware may refuse such sizes.
   bool is_padded = false;
+  /// Whether a layer has multiplied by it in a forward pass: weights of other ops have a recipe
+  /// that does nothing.
+  bool was_used = false;
 };
 /// The weights of a module that have a recipe, in the module's order.
 DEMI_API std::vector<QuantizedLayer> quantized_layers(const torch::nn::Module& module);

@@ -136,6 +136,17 @@ TEST_F(Recipes, ASizeThatNoBlockDividesIsSaid) {
   EXPECT_THAT(are_padded("fp8:rowwise"), ElementsAre(false, false));
 }
 
+// A matrix of another op, such as a table of positions, has the mark too.
+TEST_F(Recipes, OnlyWeightsThatWereMultipliedCountAsUsed) {
+  TwoLayers network;
+  demi::apply(OpPolicy().set_part("*", "mxfp8"), network);
+  for (const auto& layer : quantized_layers(network)) EXPECT_FALSE(layer.was_used);
+  const Autocast region(torch::kCPU);
+  network.first->forward(torch::randn({6, 32}));
+  for (const auto& layer : quantized_layers(network))
+    EXPECT_EQ(layer.was_used, layer.weight == "first.weight");
+}
+
 TEST_F(Recipes, TheLastRuleForAPartCounts) {
   TwoLayers network;
   demi::apply(OpPolicy().set_part("*", "mxfp8").set_part("first", "fp8").set_part("last", "fp32"),

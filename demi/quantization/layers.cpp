@@ -369,6 +369,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
   const at::Tensor rows = x.reshape({-1, weight.size(1)});
+  how->was_multiplied.store(true, std::memory_order_relaxed);
   return LinearByRecipe::apply(rows, weight, bias, how, dtype).view(sizes);
 }
 
@@ -381,6 +382,7 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight,
                                             .what = "the recipe has no form for convolutions",
                                             .seen = std::string(how->recipe->name),
                                             .accepted = "fp8"});
+  how->was_multiplied.store(true, std::memory_order_relaxed);
   return ConvolutionByRecipe::apply(x, weight, bias, shape, how, dtype);
 }
 

@@ -71,6 +71,7 @@ struct QuantizedWeight {
   std::int64_t until = std::numeric_limits<std::int64_t>::max();  // first step without the recipe
   std::shared_ptr<RecipeRun> run;                                 // shared with the other weights
   mutable std::atomic<std::uint32_t> backward_passes = 0;         // of this weight's layer
+  mutable std::atomic<bool> was_multiplied = false;  // by the recipe, in a forward pass
 
   QuantizedWeight(const Recipe& of, std::uint32_t place, std::int64_t end,
                   std::shared_ptr<RecipeRun> shared)

@@ -505,6 +505,7 @@ RunResult Job::finish() try {
   result_.seconds_per_epoch = seconds_per_epoch(history, workload_.train->all_examples());
   result_.skipped_steps = history.skipped_steps;
   result_.remark = remark_on(history);
+  result_.recipe_layers = settings::layers_in_words(*network_.module);  // those that were used
   if (what_if_) what_if_->answer(options_, result_, observer_);
   if (is_first() && has_checkpoint(options_.checkpoints))
     result_.checkpoint_bytes = bytes_of(checkpoint::find(options_.checkpoints));

@@ -209,7 +209,9 @@ void apply_policy(const Resolved& run, const train::Network& network) {
 }
 
 std::string layers_in_words(const torch::nn::Module& module) {
-  const std::vector<QuantizedLayer> layers = quantized_layers(module);
+  std::vector<QuantizedLayer> layers = quantized_layers(module);
+  if (std::ranges::any_of(layers, &QuantizedLayer::was_used))
+    std::erase_if(layers, [](const QuantizedLayer& one) { return !one.was_used; });
   std::string text;
   for (const auto& recipe : quantization::recipes()) {
     const auto is_in = [&](const QuantizedLayer& one) { return one.recipe == recipe.name; };

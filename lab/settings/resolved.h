@@ -82,7 +82,8 @@ DEMI_API std::shared_ptr<torch::optim::Optimizer> make_optimizer(const Resolved&
 DEMI_API void apply_policy(const Resolved& run, const train::Network& network);
 
 /// Which of the module's weights have a recipe, and which matrices have none: "12 weights in mxfp8,
-/// not head.weight". Empty without a recipe.
+/// not head.weight". Behind a forward pass weights that no layer multiplies by have none. Empty
+/// without a recipe.
 DEMI_API std::string layers_in_words(const torch::nn::Module& module);
 
 /// The learning rate by step, or an empty rule for a constant one.

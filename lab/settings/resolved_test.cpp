@@ -520,6 +520,14 @@ TEST(Resolved, ARecipeIsAppliedAndItsWeightsAreNamed) {
       layers_in_words(*module),
       "2 weights in mxfp8 (E4M3, a power of two as scale for 32 neighbours), 1 of a size that no "
       "block divides (filled up with zeros), not 2.weight");
+  {
+    const Autocast region(torch::kCPU);
+    module[0]->as<torch::nn::Linear>()->forward(torch::ones({2, 32}));
+  }
+  EXPECT_EQ(layers_in_words(*module),
+            "1 weight in mxfp8 (E4M3, a power of two as scale for 32 neighbours), not 1.weight, "
+            "2.weight")
+      << "what no layer multiplied by";
   unapply(*module);
 }
 
