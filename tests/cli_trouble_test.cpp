@@ -245,6 +245,7 @@ TEST_F(Trouble, APolicyThatNamesAPartWhichTheModelLacksIsRefused) {
   for (const char* command : {"train", "compare"}) {
     Words line = small_run({"--op-policy", policy.string()});
     line[0] = command;
+    if (line[0] == "train") line.push_back("--mp");
     const Outcome outcome = run(line);
     EXPECT_EQ(outcome.code, 2) << command;
     EXPECT_THAT(outcome.err, HasSubstr("did you mean layers.0?")) << command;

@@ -41,6 +41,12 @@ bool has_moving_scale(const Facts& f) {
   return parse_loss_scale(c.loss_scale).kind != LossScale::Kind::fixed;
 }
 
+// Whether the run has an autocast region. "mixed": as above.
+bool has_region(const Facts& f) {
+  const Config& c = f.config;
+  return c.precision == "mixed" || (c.autocast && parse_precision(c.precision).is_mixed());
+}
+
 const Need kNeeds[] = {
     {{"channels-last"},
      [](const Facts& f) { return models::is_network_file(f.config.model) && f.is(Kind::pictures); },
@@ -116,6 +122,10 @@ const Need kNeeds[] = {
     {{"init-scale", "growth-factor", "backoff-factor", "growth-interval"},
      has_moving_scale,
      "no loss scale moves in this run; fp16 has one, or --loss-scale dynamic"},
+    {{"op-policy", "fp32-part"},
+     [](const Facts& f) { return has_region(f) || !f.config.what_if.empty(); },
+     "it is about an autocast region, and this run has none; --precision bf16 or fp16 opens one"},
+    {{"autocast"}, has_region, "--precision bf16 or fp16 opens an autocast region, others do not"},
 };
 
 // Whether the run does what a flag that is off turns on.

@@ -74,6 +74,25 @@ TEST(Effects, WhatOneRankAndDataInMemoryHaveNoUseFor) {
   EXPECT_EQ(refusal("cifar10-cnn", {{"data-dir", "somewhere", "--data-dir"}}), "");
 }
 
+TEST(Effects, APolicyIsAboutAnAutocastRegion) {
+  const Assignment fp32{"precision", "fp32", "--precision"},
+      bf16{"precision", "bf16", "--precision"}, fp8{"precision", "fp8", "--precision"},
+      stored{"precision", "bf16-true", "--precision"}, none{"autocast", "false", "--no-autocast"};
+  for (const Assignment& asked : {Assignment{"op-policy", "softmax fp32\n", "--op-policy"},
+                                  Assignment{"fp32-part", "fc", "--fp32-part"},
+                                  Assignment{"autocast", "true", "--autocast"}}) {
+    EXPECT_EQ(refusal("mlp", {bf16, asked}), "");
+    EXPECT_EQ(refusal("mlp", {fp8, asked}), "");
+    EXPECT_EQ(refusal("mlp", {{"precision", "mixed", "--precision"}, asked}), "");
+    EXPECT_THAT(refusal("mlp", {fp32, asked}), HasSubstr("--precision bf16"));
+    EXPECT_THAT(refusal("mlp", {stored, asked}), HasSubstr("--precision bf16"));
+  }
+  const Assignment part{"fp32-part", "fc", "--fp32-part"};
+  EXPECT_THAT(refusal("mlp", {bf16, none, part}), HasSubstr("region"));
+  EXPECT_EQ(refusal("mlp", {fp32, {"what-if", "bf16", "--what-if"}, part}), "");
+  EXPECT_EQ(refusal("mlp", {fp32, none}), "") << "it asks for what is so";
+}
+
 TEST(Effects, NothingIsAskedForByAFileARecipeOrTheUsualValue) {
   EXPECT_EQ(refusal("mlp", {{"crop-padding", "4", "crop_padding in c.json"}}), "");
   EXPECT_EQ(refusal("mlp", {{"momentum", "0", "--momentum"}}), "");
