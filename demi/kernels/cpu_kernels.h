@@ -8,6 +8,7 @@
 #include "demi/kernels/exponent_counts.h"
 #include "demi/kernels/lstm.h"
 #include "demi/kernels/path.h"
+#include "demi/kernels/product.h"
 #include "demi/kernels/quantize.h"
 #include "demi/kernels/step_table.h"
 
@@ -56,6 +57,9 @@ struct CpuKernels {
   /// to = gradient times gelu's slope at from.
   void (*gelu_gradient)(void* to, Storage storage, const void* gradient, const void* from,
                         std::int64_t n);
+
+  /// A product of 16-bit matrices by FP32's fused multiply-add (product.h). One thread.
+  void (*multiply)(const Product& product);
 
   // Codes of 8 and 4 bits (quantize.h). Pieces [begin, end) of pieces_of(q).
 

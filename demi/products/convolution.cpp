@@ -186,10 +186,6 @@ struct ConvolutionFunction : torch::autograd::Function<ConvolutionFunction> {
 
 }  // namespace
 
-bool has_small_pieces(const at::Tensor& input, const at::Tensor& weight) {
-  return elements_of_larger(input, weight.size(0)) * kLeastExamples > kMostElements;
-}
-
 at::Tensor convolution(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                        const ConvolutionOptions& options) {
   const bool differentiates =

@@ -14,10 +14,6 @@ struct ConvolutionOptions {
   int64_t groups = 1;
 };
 
-/// Whether an example of this input, or of the result, is so large that convolution() takes few of
-/// them at a time.
-bool has_small_pieces(const at::Tensor& input, const at::Tensor& weight);
-
 /// at::convolution of 16-bit CPU tensors of one dtype, summed in FP32 and rounded once to that
 /// dtype. input (N, C, ...), weight (C_out, C / groups, ...), or (C, C_out / groups, ...) if
 /// transposed; `bias` (C_out) may be undefined. Tensors must not be empty. The result has the

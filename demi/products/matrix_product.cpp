@@ -1,14 +1,18 @@
 #include "demi/products/matrix_product.h"
 
 #include <ATen/ATen.h>
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 
+#include "demi/kernels/cpu_kernels.h"
 #include "demi/products/convert.h"
 #include "demi/products/no_autocast.h"
 #include "demi/products/through_fp32.h"
+#include "demi/tensor/dtype.h"
 #include "demi/tensor/kept_results.h"
 
 namespace demi::products {
@@ -17,113 +21,164 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// Elements of the larger operand that are in FP32 at a time: 8 MiB, which a level 2 or 3 cache
-// holds, and a multiple of the columns that FP32 products work on.
-constexpr int64_t kPiece = 1 << 21;
-constexpr int64_t kColumns = 64;
-
-/// The part of a long side that is taken at a time beside `other`.
-int64_t at_once(int64_t other) { return std::max(kColumns, kPiece / other / kColumns * kColumns); }
+// A task's part of the result: so many columns of b in FP32 stay in a cache of the second level,
+// and the sums of so many rows beside them in one of the third.
+constexpr int64_t kMostRows = 1008, kMostColumns = 512;
+// The least rows and columns of a task: whole tiles of each path (kernels/cpu/product.h).
+constexpr int64_t kLeastRows = 84, kLeastColumns = 64;
+// Products of so many pairs of numbers are one task.
+constexpr int64_t kSmall = 1 << 18;
+// Sums are split until there are so many tasks, into parts of at least so many numbers.
+constexpr int64_t kTasks = 16, kLeastSum = 2048;
 
 struct Scales {
   double beta, alpha;
 };
 
-/// sums = beta addend + alpha a b, all FP32; addend may be undefined.
-void multiply_fp32(at::Tensor& sums, const at::Tensor& addend, const at::Tensor& a,
-                   const at::Tensor& b, const Scales& scales) {
-  if (addend.defined()) {
-    at::addmm_out(sums, addend, a, b, scales.beta, scales.alpha);
-  } else {
-    at::mm_out(sums, a, b);
-    if (scales.alpha != 1) sums.mul_(scales.alpha);
-  }
+int64_t ratio_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+struct Part {
+  int64_t first, size;
+};
+
+/// Part `index` of `parts` of [0, size), made of whole pieces of `piece`.
+Part part_of(int64_t size, int64_t piece, int64_t parts, int64_t index) {
+  const int64_t pieces = ratio_up(size, piece), first = pieces * index / parts * piece;
+  return {first, std::min(size, pieces * (index + 1) / parts * piece) - first};
 }
 
-/// out (m, n) = round(beta addend + alpha a b) for a long n: a whole in FP32, b and out some
-/// columns at a time. addend is undefined or (m, n) in FP32.
-void multiply_wide(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
-                   const at::Tensor& b, const Scales& scales) {
-  Widened widened_a, widened_b;
-  const at::Tensor& wide_a = widened_a(a);
-  const int64_t n = b.size(1), step = at_once(std::max(b.size(0), a.size(0)));
-  at::Tensor sums;
-  for (int64_t column = 0; column < n; column += step) {
-    const int64_t width = std::min(step, n - column);
-    const auto piece = [&](const at::Tensor& t) {
-      return t.defined() ? t.narrow(1, column, width) : t;
-    };
-    if (!sums.defined() || sums.size(1) != width) sums = fp32_like(piece(out));
-    multiply_fp32(sums, piece(addend), wide_a, widened_b(piece(b)), scales);
-    convert(piece(out), sums);
-  }
-}
+/// Into how many parts the rows and the columns of a result are split: as many tasks for each
+/// thread. Changes no bit (kernels/product.h).
+struct Split {
+  int64_t rows, columns;
 
-/// Multiplies as multiply_wide() does, for a long k: sums over some of a's columns and b's rows at
-/// a time, with the whole of out in FP32.
-void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
-                   const at::Tensor& b, const Scales& scales) {
-  Widened widened_a, widened_b;
-  const int64_t k = b.size(0), step = at_once(std::max(a.size(0), b.size(1)));
-  at::Tensor sums = fp32_like(out);
-  for (int64_t first = 0; first < k; first += step) {
-    const int64_t depth = std::min(step, k - first);
-    const at::Tensor &left = widened_a(a.narrow(1, first, depth)),
-                     &right = widened_b(b.narrow(0, first, depth));
-    if (first == 0)
-      multiply_fp32(sums, addend, left, right, scales);
+  Split(int64_t m, int64_t k, int64_t n, int64_t batch)
+      : rows(ratio_up(m, kMostRows)), columns(ratio_up(n, kMostColumns)) {
+    const int64_t threads = at::get_num_threads();
+    if (m * k * n < kSmall || rows * columns * batch % threads == 0 || batch > 4 * threads) return;
+    const int64_t most_rows = ratio_up(m, kLeastRows), most_columns = ratio_up(n, kLeastColumns);
+    if (columns >= rows || most_rows < 2 * threads)
+      columns = std::min(most_columns, ratio_up(columns, threads) * threads);
     else
-      sums.addmm_(left, right, 1, scales.alpha);
+      rows = std::min(most_rows, ratio_up(rows, threads) * threads);
   }
-  convert(out, sums);
+};
+
+/// With rows or columns of numbers next to each other.
+at::Tensor dense_one_way(const at::Tensor& matrices) {
+  return matrices.stride(-1) == 1 || matrices.stride(-2) == 1 ? matrices : matrices.contiguous();
 }
 
-void multiply(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
-              const at::Tensor& b, const Scales& scales) {
-  const int64_t m = a.size(0), k = a.size(1), n = b.size(1);
-  if (k > std::max(m, n)) return multiply_deep(out, addend, a, b, scales);
-  if (m < n) return multiply_wide(out, addend, a, b, scales);
-  multiply_wide(out.t(), addend.defined() ? addend.t() : addend, b.t(), a.t(), scales);
+/// A matrix of a batch, or the only one.
+struct Matrices {
+  char* data = nullptr;
+  int64_t size = 0, of_batch = 0, row = 0, column = 0;
+
+  Matrices() = default;
+  explicit Matrices(const at::Tensor& t)
+      : data(static_cast<char*>(const_cast<void*>(t.const_data_ptr()))),
+        size(t.element_size()),
+        of_batch(t.dim() == 3 ? t.stride(0) : 0),
+        row(t.stride(-2)),
+        column(t.stride(-1)) {}
+  char* at(int64_t matrix, int64_t i, int64_t j) const {
+    return data + (matrix * of_batch + i * row + j * column) * size;
+  }
+};
+
+/// out = beta addend + alpha a b, rounded to out's dtype, of matrices or batches of them whose rows
+/// or columns are dense. out is contiguous; addend is undefined or of out's sizes in FP32.
+void multiply(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& left,
+              const at::Tensor& right, const Scales& scales) {
+  const Matrices a(left), b(right), c(out), plus = addend.defined() ? Matrices(addend) : Matrices();
+  const int64_t m = out.size(-2), k = left.size(-1), n = out.size(-1),
+                batch = out.dim() == 3 ? out.size(0) : 1;
+  const Split split(m, k, n, batch);
+  const auto run = kernels::cpu_kernels()->multiply;
+  const int64_t parts = split.rows * split.columns;
+  at::parallel_for(0, batch * parts, 1, [&](int64_t begin, int64_t end) {
+    // Of the largest part.
+    const int64_t tallest = ratio_up(ratio_up(m, kLeastRows), split.rows) * kLeastRows,
+                  widest = ratio_up(ratio_up(n, kLeastColumns), split.columns) * kLeastColumns;
+    const at::Tensor work =
+        at::empty({kernels::work_size(std::min(m, tallest), k, std::min(n, widest))}, at::kFloat);
+    for (int64_t task = begin; task < end; ++task) {
+      const int64_t matrix = task / parts, part = task % parts;
+      const Part rows = part_of(m, kLeastRows, split.rows, part % split.rows),
+                 columns = part_of(n, kLeastColumns, split.columns, part / split.rows);
+      run({.storage = tensor::storage_of(left.scalar_type()),
+           .result = tensor::storage_of(out.scalar_type()),
+           .m = rows.size,
+           .k = k,
+           .n = columns.size,
+           .a = a.at(matrix, rows.first, 0),
+           .a_row = a.row,
+           .a_column = a.column,
+           .b = b.at(matrix, 0, columns.first),
+           .b_row = b.row,
+           .b_column = b.column,
+           .c = c.at(matrix, rows.first, columns.first),
+           .c_row = c.row,
+           .addend = addend.defined() ? reinterpret_cast<const float*>(
+                                            plus.at(matrix, rows.first, columns.first))
+                                      : nullptr,
+           .addend_row = plus.row,
+           .addend_column = plus.column,
+           .beta = static_cast<float>(scales.beta),
+           .alpha = static_cast<float>(scales.alpha),
+           .work = work.mutable_data_ptr<float>()});
+    }
+  });
 }
 
-/// Multiplies a batch: small matrices some at a time, large ones one by one.
-void multiply_batch(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
-                    const at::Tensor& b, const Scales& scales) {
-  const int64_t batch = a.size(0), largest = std::max({a.numel(), b.numel(), out.numel()}) / batch;
-  const auto part = [](const at::Tensor& t, int64_t first, int64_t n) {
-    return t.defined() ? t.narrow(0, first, n) : t;
-  };
-  if (largest > kPiece) {
-    for (int64_t i = 0; i < batch; ++i)
-      multiply(out[i], addend.defined() ? addend[i] : addend, a[i], b[i], scales);
-    return;
-  }
-  const int64_t step = std::max<int64_t>(1, kPiece / largest);
-  for (int64_t first = 0; first < batch; first += step) {
-    const int64_t n = std::min(step, batch - first);
-    const at::Tensor left = part(a, first, n).to(at::kFloat),
-                     right = part(b, first, n).to(at::kFloat);
-    const at::Tensor sums = addend.defined() ? at::baddbmm(part(addend, first, n), left, right,
-                                                           scales.beta, scales.alpha)
-                                             : at::bmm(left, right);
-    if (!addend.defined() && scales.alpha != 1) sums.mul_(scales.alpha);
-    part(out, first, n).copy_(sums);
-  }
+/// Into how many parts the sums over a long k are split, so that a small result keeps many threads
+/// busy. By the sizes alone: it changes the order of the sums.
+int64_t parts_of_sums(int64_t m, int64_t k, int64_t n) {
+  const int64_t tiles = ratio_up(m, kLeastRows) * ratio_up(n, kLeastColumns);
+  return std::clamp(std::min(kTasks / tiles, k / kLeastSum), int64_t{1}, kTasks);
+}
+
+/// Multiplies as multiply() does, with sums over `parts` parts of k beside each other, in FP32.
+void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
+                   const at::Tensor& b, const Scales& scales, int64_t parts) {
+  const int64_t k = a.size(1), depth = k / parts / kernels::kChain * kernels::kChain,
+                whole = parts * depth;
+  const bool has_rest = whole < k;
+  const at::Tensor sums =
+      at::empty({parts + has_rest, out.size(0), out.size(1)}, out.options().dtype(at::kFloat));
+  multiply(sums.narrow(0, 0, parts), {},
+           a.narrow(1, 0, whole).unflatten(1, {parts, depth}).movedim(1, 0),
+           b.narrow(0, 0, whole).unflatten(0, {parts, depth}), {1, 1});
+  if (has_rest)
+    multiply(sums[parts], {}, a.narrow(1, whole, k - whole), b.narrow(0, whole, k - whole), {1, 1});
+  at::Tensor sum = sums[0];
+  for (int64_t part = 1; part < sums.size(0); ++part) sum.add_(sums[part]);
+  if (scales.alpha != 1) sum.mul_(scales.alpha);
+  if (addend.defined()) sum.add_(addend, scales.beta);
+  convert(out, sum);
 }
 
 at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                     const Scales& scales) {
   const NoAutocast no_autocast;
   const at::AutoDispatchBelowADInplaceOrView below;
+  RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.product",
+                             std::vector<c10::IValue>({a, b}));
   auto sizes = a.sizes().vec();
   sizes.back() = b.size(-1);
   const at::Tensor out = at::empty(sizes, a.options());
+  // With beta 0, as in LibTorch, nothing of the addend counts, NaN neither.
+  const bool adds = addend.defined() && scales.beta != 0;
   // Converted before it is spread over the rows.
   const at::Tensor expanded =
-      addend.defined()
-          ? at::empty(addend.sizes(), a.options().dtype(at::kFloat)).copy_(addend).expand(sizes)
-          : addend;
-  (a.dim() == 2 ? multiply : multiply_batch)(out, expanded, a, b, scales);
+      adds ? at::empty(addend.sizes(), a.options().dtype(at::kFloat)).copy_(addend).expand(sizes)
+           : at::Tensor();
+  const at::Tensor left = dense_one_way(a), right = dense_one_way(b);
+  const int64_t parts = out.dim() == 2 ? parts_of_sums(out.size(0), left.size(1), out.size(1)) : 1;
+  if (parts > 1)
+    multiply_deep(out, expanded, left, right, scales, parts);
+  else
+    multiply(out, expanded, left, right, scales);
   return out;
 }
 

@@ -85,8 +85,8 @@ bool is_pointwise(const at::Tensor& weight, const ConvolutionOptions& o) {
          dilates_in_range && !o.transposed;
 }
 
-/// A pointwise convolution of (batch, ..., channels) as the matrix product that it is, which is
-/// faster than a convolution of small pieces (benchmarks/results/README.md).
+/// A pointwise convolution of (batch, ..., channels) as the matrix product that it is, whose
+/// operands need no pass of conversion.
 at::Tensor of_places(const at::Tensor& places, const at::Tensor& weight, const at::Tensor& bias) {
   return matrix_product(bias, places.reshape({-1, weight.size(1)}), weight.flatten(1).t())
       .reshape(with_last(places.sizes(), weight.size(0)))
@@ -108,7 +108,7 @@ OptionalTensor convolve(const at::Tensor& input, const at::Tensor& weight,
   // True without groups, unless LibTorch would refuse the arguments.
   const bool plain = options.groups == 1 && channels == weight.size(1) &&
                      (!bias || !bias->defined() || bias->sizes() == weight.sizes().slice(0, 1));
-  if (batched && plain && is_pointwise(weight, options) && has_small_pieces(input, weight)) {
+  if (batched && plain && is_pointwise(weight, options)) {
     const at::Tensor places = input.movedim(1, -1);
     if (places.is_contiguous()) return of_places(places, weight, given_bias);
   }

@@ -167,7 +167,8 @@ double flops_of(const Event& event) {
   if (event.kind != Event::Kind::op) return 0;
   std::string_view name = event.name;
   drop_suffix(name, "_");  // addmm_
-  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::_scaled_mm")
+  if (name == "aten::mm" || name == "aten::bmm" || name == "aten::_scaled_mm" ||
+      name == "demi.product")
     return of_product(shape(event, 0), shape(event, 1));
   if (name == "aten::addmm" || name == "aten::baddbmm" || name == "aten::addbmm" ||
       name == "aten::_addmm_activation")

@@ -192,6 +192,7 @@ class Sums {
 
   std::string dtype(std::size_t i) const {
     const Event& event = events_[i];
+    if (event.name == "demi.product") return "fp32";  // of 16-bit numbers (demi/products)
     if (is_cast(event)) return dtype_of(event.dtypes[1]) + " to " + dtype_of(event.dtypes[0]);
     if (std::string to = cast_to(i); !to.empty()) return to;  // in a region, of its arguments
     std::string own = of_arguments(event);

@@ -29,6 +29,10 @@ inline Vector operator*(Vector a, Vector b) { return Vector(_mm256_mul_ps(a.v, b
 inline Vector operator/(Vector a, Vector b) { return Vector(_mm256_div_ps(a.v, b.v)); }
 inline Vector operator-(Vector a) { return Vector(_mm256_xor_ps(a.v, _mm256_set1_ps(-0.0f))); }
 
+/// a b + c, rounded once.
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+  return Vector(_mm256_fmadd_ps(a.v, b.v, c.v));
+}
 inline Vector square_root(Vector x) { return Vector(_mm256_sqrt_ps(x.v)); }
 inline Vector maximum(Vector a, Vector b) {
   const __m256 take_b =
@@ -113,6 +117,26 @@ inline void store_half(std::uint16_t* p, __m128i x, int n) {
   std::uint16_t padded[8];
   store_half(padded, x);
   std::memcpy(p, padded, static_cast<std::size_t>(n) * sizeof(std::uint16_t));
+}
+
+/// Rows become columns.
+inline void transpose(Vector (&r)[8]) {
+  Vector t[8];
+  for (int i = 0; i < 8; i += 2) {
+    t[i].v = _mm256_unpacklo_ps(r[i].v, r[i + 1].v);
+    t[i + 1].v = _mm256_unpackhi_ps(r[i].v, r[i + 1].v);
+  }
+  const auto pairs = [&t](int i, bool high) {
+    const __m256d a = _mm256_castps_pd(t[i].v), b = _mm256_castps_pd(t[i + 2].v);
+    return _mm256_castpd_ps(high ? _mm256_unpackhi_pd(a, b) : _mm256_unpacklo_pd(a, b));
+  };
+  for (int i = 0; i < 8; i += 4)
+    for (int j = 0; j < 4; ++j) r[i + j].v = pairs(i + j / 2, j % 2 != 0);
+  for (int i = 0; i < 4; ++i) {
+    t[i].v = _mm256_permute2f128_ps(r[i].v, r[i + 4].v, 0x20);
+    t[i + 4].v = _mm256_permute2f128_ps(r[i].v, r[i + 4].v, 0x31);
+  }
+  for (int i = 0; i < 8; ++i) r[i] = t[i];
 }
 
 /// Words of 16 and 8 bits, in and out of 32; what is stored has no other bits.

@@ -29,6 +29,10 @@ inline Vector operator*(Vector a, Vector b) { return Vector(_mm512_mul_ps(a.v, b
 inline Vector operator/(Vector a, Vector b) { return Vector(_mm512_div_ps(a.v, b.v)); }
 inline Vector operator-(Vector a) { return Vector(_mm512_xor_ps(a.v, _mm512_set1_ps(-0.0f))); }
 
+/// a b + c, rounded once.
+inline Vector multiply_add(Vector a, Vector b, Vector c) {
+  return Vector(_mm512_fmadd_ps(a.v, b.v, c.v));
+}
 inline Vector square_root(Vector x) { return Vector(_mm512_sqrt_ps(x.v)); }
 inline Vector maximum(Vector a, Vector b) {
   const __mmask16 take_b =
@@ -106,6 +110,31 @@ inline void store_half(std::uint16_t* p, __m256i x) {
 }
 inline void store_half(std::uint16_t* p, __m256i x, int n) {
   _mm256_mask_storeu_epi16(p, first(n), x);
+}
+
+/// Rows become columns.
+inline void transpose(Vector (&r)[16]) {
+  Vector t[16];
+  for (int i = 0; i < 16; i += 2) {
+    t[i].v = _mm512_unpacklo_ps(r[i].v, r[i + 1].v);
+    t[i + 1].v = _mm512_unpackhi_ps(r[i].v, r[i + 1].v);
+  }
+  const auto pairs = [&t](int i, bool high) {
+    const __m512d a = _mm512_castps_pd(t[i].v), b = _mm512_castps_pd(t[i + 2].v);
+    return _mm512_castpd_ps(high ? _mm512_unpackhi_pd(a, b) : _mm512_unpacklo_pd(a, b));
+  };
+  for (int i = 0; i < 16; i += 4)
+    for (int j = 0; j < 4; ++j) r[i + j].v = pairs(i + j / 2, j % 2 != 0);
+  // Quarters of 128 bits: those of rows i and i + 4, then of i and i + 8.
+  for (int i = 0; i < 4; ++i)
+    for (int j = 0; j < 16; j += 8) {
+      t[i + j].v = _mm512_shuffle_f32x4(r[i + j].v, r[i + j + 4].v, 0x88);
+      t[i + j + 4].v = _mm512_shuffle_f32x4(r[i + j].v, r[i + j + 4].v, 0xDD);
+    }
+  for (int i = 0; i < 8; ++i) {
+    r[i].v = _mm512_shuffle_f32x4(t[i].v, t[i + 8].v, 0x88);
+    r[i + 8].v = _mm512_shuffle_f32x4(t[i].v, t[i + 8].v, 0xDD);
+  }
 }
 
 /// Words of 16 and 8 bits, in and out of 32.

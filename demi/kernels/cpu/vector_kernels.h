@@ -7,6 +7,7 @@
 #include "demi/kernels/cpu/gelu.h"
 #include "demi/kernels/cpu/lstm.h"
 #include "demi/kernels/cpu/passes.h"
+#include "demi/kernels/cpu/product.h"
 #include "demi/kernels/cpu/quantize.h"
 #include "demi/kernels/cpu_kernels.h"
 
@@ -28,6 +29,7 @@ constexpr CpuKernels vector_kernels(Path path) {
           .lstm_backward = lstm_backward_step,
           .gelu = gelu_array,
           .gelu_gradient = gelu_gradient_array,
+          .multiply = multiply_matrices,
           .quantize = quantize_pieces_by<WordVector>,
           .dequantize = dequantize_pieces_by<WordVector>,
           .greatest_magnitude = greatest_magnitude_by<WordVector>,

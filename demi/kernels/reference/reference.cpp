@@ -9,6 +9,7 @@
 #include "demi/kernels/reference/batch_norm.h"
 #include "demi/kernels/reference/elements.h"
 #include "demi/kernels/reference/passes.h"
+#include "demi/kernels/reference/product.h"
 
 namespace demi::kernels {
 namespace {
@@ -138,6 +139,7 @@ constexpr CpuKernels kReference = {
     .lstm_backward = lstm_backward_step,
     .gelu = gelu_array,
     .gelu_gradient = gelu_gradient_array,
+    .multiply = multiply_matrices,
     .quantize = quantize_pieces_by<std::uint32_t>,
     .dequantize = dequantize_pieces_by<std::uint32_t>,
     .greatest_magnitude = greatest_magnitude_by<std::uint32_t>,
