@@ -21,13 +21,14 @@ if ! command -v "$cuobjdump" >/dev/null; then
   chmod +x "${PATH%%:*}"/{cuobjdump,nvdisasm}
 fi
 
-# A few words of stack are no loss of registers: what a call of a slow path saves.
-"$cuobjdump" -sass "$plugin" | awk -v few=8 '
+# A few words of stack are no loss of registers: what a call of a slow path saves (64-bit division is one). It writes them once, and
+# each path behind it reads them, so the writes are counted.
+"$cuobjdump" -sass "$plugin" | awk -v few=4 '
   /^[ \t]*arch = /      { arch = $3 }
   /Function : /         { name = $3; sub(/.*3runI/, "", name); key = arch " " name; seen[key] = 1 }
   /LDG\.E(\.[A-Z]+)*\.128/ { wide_loads[key]++ }
   /STG\.E(\.[A-Z]+)*\.128/ { wide_stores[key]++ }
-  /[ \t](LDL|STL)[. ]/  { spills[key]++ }
+  /[ \t]STL[. ]/        { spills[key]++ }
   /[ \t]FFMA[. ]/       { fma[key]++ }
   END {
     for (key in seen) {
@@ -40,11 +41,11 @@ fi
       if (writes && !wide_stores[key]) bad = bad " no 16-byte stores"
       if (key ~ /RuleE0E/ && key !~ /Coded/ && fma[key]) bad = bad " FMA:" fma[key]
       if (bad) { failed = 1; print "FAILED " key bad }
-      else if (spills[key]) print key ": " spills[key] " accesses of the stack"
+      else if (spills[key]) print key ": " spills[key] " writes to the stack"
       archs[substr(key, 1, index(key, " ") - 1)]++
     }
     for (arch in archs) printf "%s: %d kernels\n", arch, archs[arch]
     if (!count) { print "no kernels found"; exit 1 }
     if (failed) exit 1
-    print "16-byte accesses in all kernels over tensors, at most " few " accesses of the stack, no contracted formulas"
+    print "16-byte accesses in all kernels over tensors, at most " few " writes to the stack, no contracted formulas"
   }'
