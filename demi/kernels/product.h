@@ -35,11 +35,11 @@ struct Product {
 };
 
 /// Numbers of FP32 that a product of that size works in: panels of b, and sums if they are of
-/// several parts.
+/// several chains.
 constexpr std::int64_t work_size(std::int64_t m, std::int64_t k, std::int64_t n) {
   constexpr std::int64_t kWidest = 32, kTallest = 16;  // of the tiles of a path
   const std::int64_t columns = (n + kWidest - 1) / kWidest * kWidest;
-  return columns * (kChain + (k > kChain ? m + kTallest : 0));
+  return columns * (k > kChain ? kChain + m + kTallest : k);
 }
 
 }  // namespace demi::kernels

@@ -137,12 +137,13 @@ void multiply_by_panels(const Product& p) {
   static constexpr auto kFirst = panels_by_rows<true>(std::make_index_sequence<kProductRows>()),
                         kNext = panels_by_rows<false>(std::make_index_sequence<kProductRows>());
   const std::int64_t panels = (p.n + kProductColumns - 1) / kProductColumns;
-  float* const all_sums = p.work + panels * kProductColumns * kChain;
+  const std::int64_t panel_size = kProductColumns * std::min(p.k, kChain);
+  float* const all_sums = p.work + panels * panel_size;
   alignas(64) float rows[kChain * kRowsApart], tile[kProductRows * kProductColumns];
   for (std::int64_t first = 0; first < p.k; first += kChain) {
     const std::int64_t k = std::min(kChain, p.k - first);
     for (std::int64_t q = 0; q < panels; ++q)
-      pack_panel<storage>(p.work + q * kProductColumns * kChain, kProductColumns, p.b,
+      pack_panel<storage>(p.work + q * panel_size, kProductColumns, p.b,
                           first * p.b_row + q * kProductColumns * p.b_column, p.b_column, p.b_row,
                           p.n - q * kProductColumns, k);
     for (std::int64_t row = 0; row < p.m; row += kProductRows) {
@@ -153,7 +154,7 @@ void multiply_by_panels(const Product& p) {
         float* const sums =
             p.k <= kChain ? tile : all_sums + (row * panels + q * height) * kProductColumns;
         (first == 0 ? kFirst : kNext)[static_cast<std::size_t>(height - 1)](
-            sums, rows, p.work + q * kProductColumns * kChain, k);
+            sums, rows, p.work + q * panel_size, k);
         if (first + kChain >= p.k)
           write_tile(p, sums, row, q * kProductColumns, height,
                      std::min<std::int64_t>(kProductColumns, p.n - q * kProductColumns));
