@@ -224,6 +224,50 @@ bool stands_in_graph(const torch::autograd::Node* node, const char* name) {
   return false;
 }
 
+// Splits by rows, by columns, by matrices of a batch and by parts of the sums.
+TEST_P(Products, ThreadsChangeNoBit) {
+  const auto product = [](const at::Tensor& a, const at::Tensor& b) {
+    return (a.dim() == 2 ? products::mm(a, b) : products::bmm(a, b)).value();
+  };
+  for (const auto& [a_sizes, b_sizes] :
+       {std::pair<std::vector<int64_t>, std::vector<int64_t>>{{20, 60001}, {60001, 30}},
+        {{1100, 300}, {300, 90}},
+        {{90, 300}, {300, 1100}},
+        {{300, 4100}, {4100, 100}},
+        {{3, 70, 300}, {3, 300, 130}}}) {
+    const auto a = values(a_sizes).to(GetParam()), b = values(b_sizes).to(GetParam());
+    const int before = at::get_num_threads();
+    at::set_num_threads(1);
+    const at::Tensor alone = product(a, b);
+    for (const int threads : {2, 3}) {
+      at::set_num_threads(threads);
+      EXPECT_TRUE(at::equal(product(a, b), alone)) << a.sizes() << " by " << threads << " threads";
+    }
+    at::set_num_threads(before);
+  }
+}
+
+TEST_P(Products, OperandsOfAnyStrides) {
+  const auto a = values({40, 600}).to(GetParam()), b = values({600, 50}).to(GetParam());
+  const auto expect_same = [](const at::Tensor& left, const at::Tensor& right) {
+    const auto dense = [](const at::Tensor& t) { return t.clone(at::MemoryFormat::Contiguous); };
+    const at::Tensor seen =
+        left.dim() == 2 ? products::mm(left, right).value() : products::bmm(left, right).value();
+    const at::Tensor wanted = left.dim() == 2 ? products::mm(dense(left), dense(right)).value()
+                                              : products::bmm(dense(left), dense(right)).value();
+    EXPECT_TRUE(at::equal(seen, wanted)) << left.strides() << " by " << right.strides();
+  };
+  expect_same(a.t().contiguous().t(), b);
+  expect_same(a, b.t().contiguous().t());
+  expect_same(a.slice(1, 0, 600, 2), b.slice(0, 0, 600, 2).slice(1, 0, 50, 3));
+  expect_same(a.narrow(1, 7, 300), b.narrow(0, 7, 300).narrow(1, 3, 20));
+  expect_same(a.narrow(0, 0, 1).expand({40, 600}), b.narrow(1, 0, 1).expand({600, 50}));
+  expect_same(a.narrow(1, 0, 1).expand({40, 600}), b.narrow(0, 0, 1).expand({600, 50}));
+  expect_same(a.expand({3, 40, 600}), b.expand({3, 600, 50}));
+  expect_same(a.view({4, 10, 600}).transpose(1, 2).contiguous().transpose(1, 2),
+              b.view({600, 5, 10}).movedim(1, 0).narrow(0, 0, 4));
+}
+
 // Pointwise ones of large channels-last pictures are matrix products; whatever looks like one, and
 // those of pictures of which 16 fit into a piece, are not.
 TEST_P(Products, PointwiseConvolutionsOfChannelsLast) {
