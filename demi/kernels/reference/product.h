@@ -10,7 +10,7 @@
 namespace demi::kernels {
 namespace {
 
-void multiply_matrices(const Product& p) {
+inline void multiply_matrices(const Product& p) {
   const auto sum_of = [&p](std::int64_t i, std::int64_t j) {
     float sum = 0;
     for (std::int64_t first = 0; first < p.k; first += kChain) {
