@@ -22,13 +22,14 @@ if ! command -v "$cuobjdump" >/dev/null; then
 fi
 
 # A few words of stack are no loss of registers: what a call of a slow path saves (64-bit division is one). It writes them once, and
-# each path behind it reads them, so the writes are counted.
-"$cuobjdump" -sass "$plugin" | awk -v few=4 '
+# each path behind it reads them, so there may be more reads than writes.
+"$cuobjdump" -sass "$plugin" | awk -v few=4 -v reads_too=10 '
   /^[ \t]*arch = /      { arch = $3 }
   /Function : /         { name = $3; sub(/.*3runI/, "", name); key = arch " " name; seen[key] = 1 }
   /LDG\.E(\.[A-Z]+)*\.128/ { wide_loads[key]++ }
   /STG\.E(\.[A-Z]+)*\.128/ { wide_stores[key]++ }
   /[ \t]STL[. ]/        { spills[key]++ }
+  /[ \t](LDL|STL)[. ]/  { accesses[key]++ }
   /[ \t]FFMA[. ]/       { fma[key]++ }
   END {
     for (key in seen) {
@@ -36,7 +37,7 @@ fi
       tensors = key ~ /Measure|Update|ApplyTrust/ && key !~ /LossScaleUpdate/
       writes = tensors && key !~ /Measure/
       bad = ""
-      if (spills[key] > few) bad = bad " spills:" spills[key]
+      if (spills[key] > few || accesses[key] > reads_too) bad = bad " spills:" spills[key] " of " accesses[key] " accesses"
       if (tensors && !wide_loads[key]) bad = bad " no 16-byte loads"
       if (writes && !wide_stores[key]) bad = bad " no 16-byte stores"
       if (key ~ /RuleE0E/ && key !~ /Coded/ && fma[key]) bad = bad " FMA:" fma[key]
@@ -47,5 +48,5 @@ fi
     for (arch in archs) printf "%s: %d kernels\n", arch, archs[arch]
     if (!count) { print "no kernels found"; exit 1 }
     if (failed) exit 1
-    print "16-byte accesses in all kernels over tensors, at most " few " writes to the stack, no contracted formulas"
+    print "16-byte accesses in all kernels over tensors, at most " few " writes to the stack and " reads_too " accesses, no contracted formulas"
   }'

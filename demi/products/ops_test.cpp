@@ -268,8 +268,8 @@ TEST_P(Products, OperandsOfAnyStrides) {
               b.view({600, 5, 10}).movedim(1, 0).narrow(0, 0, 4));
 }
 
-// Pointwise ones of large channels-last pictures are matrix products; whatever looks like one, and
-// those of pictures of which 16 fit into a piece, are not.
+// Pointwise convolutions of channels-last pictures are matrix products; those that only look like
+// one are not.
 TEST_P(Products, PointwiseConvolutionsOfChannelsLast) {
   const std::vector<c10::SymInt> one{1}, none{0};
   const auto last = [](const at::Tensor& t) {

@@ -20,8 +20,8 @@ namespace {
 // 16.
 constexpr int kProductRows = Vector::width == 16 ? 14 : 6;
 constexpr int kProductColumns = 2 * Vector::width;
-// A panel of b and one of a stay in the caches of the first and second level.
-constexpr int kRowsApart = Vector::width;  // numbers of a from one l to the next
+// A panel of a has so many numbers from one l to the next.
+constexpr int kRowsApart = Vector::width;
 
 /// f(0), f(1), ..., f(N - 1), each known to the compiler.
 template <int N, class F>
