@@ -35,7 +35,7 @@ Halves random_halves_of(Storage storage, int64_t n, unsigned seed) {
   return bits;
 }
 
-enum class AddendKind { none, matrix, row, column };
+enum class AddendKind { none, matrix, row, column, transposed };
 
 /// A product with operands of its own.
 struct ProductCase {
@@ -75,6 +75,10 @@ struct ProductCase {
     p.addend = added.data();
     p.addend_row = addend == AddendKind::row ? 0 : addend == AddendKind::column ? 1 : n;
     p.addend_column = addend == AddendKind::column ? 0 : 1;
+    if (addend == AddendKind::transposed) {
+      p.addend_row = 1;
+      p.addend_column = m;
+    }
     return p;
   }
 
@@ -154,8 +158,9 @@ TEST(Product, IsThatOfFp64AndHasTheSameBitsOnEachPath) {
           }
 }
 
-TEST(Product, AddsMatricesRowsAndColumns) {
-  for (const AddendKind addend : {AddendKind::matrix, AddendKind::row, AddendKind::column})
+TEST(Product, AddsMatricesOfAnyStridesRowsAndColumns) {
+  for (const AddendKind addend :
+       {AddendKind::matrix, AddendKind::row, AddendKind::column, AddendKind::transposed})
     for (const int64_t k : {40, 300}) {
       ProductCase one{.m = 17, .k = k, .n = 45, .addend = addend, .beta = 0.5F, .alpha = -1.25F};
       one.fill();
