@@ -9,18 +9,18 @@ namespace demi::kernels {
 /// How many numbers a product adds up in one chain; part of the order of its sums.
 inline constexpr std::int64_t kChain = 256;
 
-/// c = beta addend + alpha a b of matrices a and b of 16-bit numbers, by FP32's fused multiply-add:
+/// c = beta addend + alpha a b of matrices a and b, by FP32's fused multiply-add:
 ///
 ///     S_p = the sum of a[i, l] b[l, j] over l = 256 p ... 256 p + 255, one after the other from 0
 ///     c[i, j] = round(alpha (S_0 + S_1 + ...) + beta addend[i, j])
 ///
-/// FP32 holds each product of two 16-bit numbers exactly, so a fused multiply-add rounds once. The
-/// order is that of each path and of each part of c, so how c is split changes no bit.
+/// Each fused multiply-add rounds once. The order is that of each path and of each part of c: how c
+/// is split changes no bit.
 ///
 /// Strides are in elements. Of each operand one of the two is 1.
 struct Product {
-  Storage storage;       // of a and b: fp16 or bf16
-  Storage result;        // of c: the same, or FP32, which is not rounded
+  Storage storage;       // of a and b: fp16, bf16 or fp32
+  Storage result;        // of c: the same, or fp32, which is not rounded
   std::int64_t m, k, n;  // at least 1
   const void* a;         // (m, k)
   std::int64_t a_row, a_column;

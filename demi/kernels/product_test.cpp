@@ -194,6 +194,63 @@ TEST(Product, WritesSumsInFp32) {
   }
 }
 
+// The bound: each of k fused multiply-adds, the sums of the chains and the addend's round once.
+TEST(Product, OfFp32IsThatOfFp64AndHasTheSameBitsOnEachPath) {
+  const int64_t m = 29, n = 45;
+  for (const bool transposed : {false, true})
+    for (const int64_t k : {7, 40, 300}) {
+      std::mt19937 generator(1);
+      std::uniform_real_distribution<float> uniform(-2, 2);
+      const auto random = [&](int64_t size) {
+        std::vector<float> all(static_cast<std::size_t>(size));
+        for (float& one : all) one = uniform(generator);
+        return all;
+      };
+      const std::vector<float> a = random(m * k), b = random(k * n), added = random(m * n);
+      Product p{.storage = Storage::fp32,
+                .result = Storage::fp32,
+                .m = m,
+                .k = k,
+                .n = n,
+                .a = a.data(),
+                .a_row = transposed ? 1 : k,
+                .a_column = transposed ? m : 1,
+                .b = b.data(),
+                .b_row = transposed ? 1 : n,
+                .b_column = transposed ? k : 1,
+                .c = nullptr,
+                .c_row = n,
+                .addend = added.data(),
+                .addend_row = n,
+                .addend_column = 1,
+                .beta = -0.5F,
+                .alpha = 1.5F};
+      std::vector<float> first;
+      for (const CpuKernels* kernels : kernels_here()) {
+        std::vector<float> c(added.size()), work(static_cast<std::size_t>(work_size(m, k, n)));
+        p.c = c.data();
+        p.work = work.data();
+        kernels->multiply(p);
+        if (first.empty()) first = c;
+        ASSERT_EQ(c, first) << name_of(kernels->path) << ", k " << k;
+      }
+      for (int64_t i = 0; i < m; ++i)
+        for (int64_t j = 0; j < n; ++j) {
+          double sum = 0, magnitude = 0;
+          for (int64_t l = 0; l < k; ++l) {
+            const double term = 1.5 * double{a[size_t(i * p.a_row + l * p.a_column)]} *
+                                double{b[size_t(l * p.b_row + j * p.b_column)]};
+            sum += term;
+            magnitude += std::abs(term);
+          }
+          const double added_here = -0.5 * double{added[size_t(i * n + j)]};
+          ASSERT_NEAR(first[size_t(i * n + j)], sum + added_here,
+                      (magnitude + std::abs(added_here)) * static_cast<double>(k + 4) * 0x1p-24)
+              << "k " << k << " at " << i << ", " << j;
+        }
+    }
+}
+
 // Parts of a result, whose rows are longer, computed apart.
 TEST(Product, OfPartsHasTheBitsOfTheWhole) {
   ProductCase one{.m = 31, .k = 520, .n = 77};

@@ -170,9 +170,7 @@ at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Ten
   // With beta 0, as in LibTorch, nothing of the addend counts, NaN neither.
   const bool adds = addend.defined() && scales.beta != 0;
   // Converted before it is spread over the rows.
-  const at::Tensor expanded =
-      adds ? at::empty(addend.sizes(), a.options().dtype(at::kFloat)).copy_(addend).expand(sizes)
-           : at::Tensor();
+  const at::Tensor expanded = adds ? addend.to(at::kFloat).expand(sizes) : at::Tensor();
   const at::Tensor left = dense_one_way(a), right = dense_one_way(b);
   const int64_t parts = out.dim() == 2 ? parts_of_sums(out.size(0), left.size(1), out.size(1)) : 1;
   if (parts > 1)
@@ -232,6 +230,12 @@ struct ProductFunction : torch::autograd::Function<ProductFunction> {
   }
 };
 
+/// Whether the kernels multiply these tensors: of 16 bits if that is faster than LibTorch.
+bool is_own(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() != at::kFloat) return takes({&addend, &a, &b});
+  return kernels::cpu_kernels() && is_ordinary({&addend, &a, &b});
+}
+
 /// LibTorch's product, for example in backward with a batch of gradients (vmap).
 at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                      double beta, double alpha) {
@@ -246,7 +250,7 @@ at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Te
 
 at::Tensor matrix_product(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                           double beta, double alpha) {
-  if (!takes({&addend, &a, &b})) return libtorchs(addend, a, b, beta, alpha);
+  if (!is_own(addend, a, b)) return libtorchs(addend, a, b, beta, alpha);
   const bool differentiates =
       at::GradMode::is_enabled() &&
       (a.requires_grad() || b.requires_grad() || (addend.defined() && addend.requires_grad()));

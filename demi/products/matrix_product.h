@@ -6,8 +6,10 @@
 
 namespace demi::products {
 
-/// round(beta addend + alpha a b), summed in FP32 and rounded once to the 16-bit dtype of a and b:
-/// a (m, k), b (k, n), or a batch of each, (batch, m, k) and (batch, k, n). `addend` is undefined,
+/// round(beta addend + alpha a b), summed in FP32 and rounded once to the dtype of a and b, 16 bits
+/// or FP32: a (m, k), b (k, n), or a batch of each, (batch, m, k) and (batch, k, n). The number of
+/// threads changes no bit, except of tensors that are LibTorch's to multiply: a batch of vmap, a
+/// 16-bit dtype that is not slow_in(), all with DEMI_KERNELS=aten. `addend` is undefined,
 /// or of the same dtype and broadcast to the result. Tensors must not be empty. Differentiable any
 /// number of times in reverse mode; backward consists of such products, too.
 DEMI_API at::Tensor matrix_product(const at::Tensor& addend, const at::Tensor& a,

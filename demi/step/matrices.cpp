@@ -11,6 +11,7 @@
 
 #include "demi/core/bf16_products.h"
 #include "demi/core/instruction_set.h"
+#include "demi/products/matrix_product.h"
 
 namespace demi::optim {
 namespace {
@@ -67,12 +68,16 @@ at::Tensor norms_of(const at::Tensor& x) {
   return made;
 }
 
+// Products in FP32 are demi's on a CPU: the bits of LibTorch's depend on the number of threads.
+// Those in bf16 are LibTorch's, as torch.optim.Muon's are.
 at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
+  if (a.scalar_type() == at::kFloat) return products::matrix_product({}, a, b);
   return a.dim() == 2 ? at::mm(a, b) : at::bmm(a, b);
 }
 
 at::Tensor sum_and_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b,
                            double beta, double alpha) {
+  if (a.scalar_type() == at::kFloat) return products::matrix_product(sum, a, b, beta, alpha);
   return a.dim() == 2 ? at::addmm(sum, a, b, beta, alpha) : at::baddbmm(sum, a, b, beta, alpha);
 }
 

@@ -9,7 +9,7 @@
 #include "demi/kernels/cpu/memory.h"
 #include "demi/kernels/product.h"
 
-// Products of 16-bit matrices. Numbers are widened while they are packed into panels, as any fast
+// Products of matrices. 16-bit numbers are widened while they are packed into panels, as any fast
 // product packs them, and rounded when a tile leaves its registers: the conversions to FP32 have no
 // pass over memory of their own. (The form of tiles and panels: Goto and van de Geijn, "Anatomy of
 // high-performance matrix multiplication", 2008.) Internal linkage.
@@ -166,8 +166,10 @@ void multiply_by_panels(const Product& p) {
 inline void multiply_matrices(const Product& p) {
   if (p.storage == Storage::bf16)
     multiply_by_panels<Storage::bf16>(p);
-  else
+  else if (p.storage == Storage::fp16)
     multiply_by_panels<Storage::fp16>(p);
+  else
+    multiply_by_panels<Storage::fp32>(p);
 }
 
 }  // namespace
