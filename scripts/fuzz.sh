@@ -42,7 +42,7 @@ prepare() {
       ;;
     tokens) sources=(lab/tokens/*.cpp) libraries=(-lutf8proc) ;;
     report) sources=("${files[@]}" lab/report/{format,metrics_log,run_folder}.cpp) ;;
-    data) sources=("${files[@]}" lab/data/{csv,damage,picture,picture_jpeg,picture_png,text_set,tokenizer,vocabulary}.cpp) libraries=(-lpng -ljpeg -lutf8proc) ;;
+    data) sources=("${files[@]}" lab/files/damage.cpp lab/data/{csv,picture,picture_jpeg,picture_png,text_set,tokenizer,vocabulary}.cpp) libraries=(-lpng -ljpeg -lutf8proc) ;;
     huggingface)
       sources=("${files[@]}" "${safetensors[@]}" demi/checkpoint/contents.cpp demi/tensor/dtype.cpp lab/huggingface/{config,folder}.cpp)
       # What reads the tensors is the release build's.

@@ -1,4 +1,4 @@
-#include "lab/data/archive.h"
+#include "lab/files/archive.h"
 
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
@@ -18,6 +18,8 @@
 namespace demi::data {
 namespace {
 
+using files::complaint;
+using files::contents;
 using testing::HasSubstr;
 using namespace cifar_testing;
 
@@ -80,7 +82,7 @@ TEST(Archive, IsReadToItsEndButNotWithoutEnd) {
   const auto file = folder / "x.tar.gz";
   files.write("a", "1");
   pack(files.path(), file, "");
-  const auto read = [&] { read_members(file, {"a"}); };
+  const auto read = [&] { files::read_members(file, {"a"}); };
   fill_up(file, 4 << 20);
   EXPECT_EQ(complaint(read), "no DataError");
   std::string bytes = contents(file);
@@ -109,7 +111,7 @@ TEST(Archive, RefusesMembersWithHoles) {
   archive_write_data(out, content.data(), content.size());
   archive_entry_free(entry);
   archive_write_free(out);
-  EXPECT_THAT(complaint([&] { read_members(file, {"a"}); }), HasSubstr("has holes"));
+  EXPECT_THAT(complaint([&] { files::read_members(file, {"a"}); }), HasSubstr("has holes"));
 }
 
 // A record file of 256 MB in 250 kB: what is longer than a published one is not read.
@@ -132,7 +134,7 @@ TEST(Archive, RefusesAFileThatStandsTwice) {
   files.write("a/data_batch_1.bin", record({1}, 1, 2, 3));
   files.write("b/data_batch_1.bin", record({2}, 1, 2, 3));
   pack(files.path(), folder / "x.tar.gz", "");
-  EXPECT_THAT(complaint([&] { read_members(folder / "x.tar.gz", {"data_batch_1.bin"}); }),
+  EXPECT_THAT(complaint([&] { files::read_members(folder / "x.tar.gz", {"data_batch_1.bin"}); }),
               HasSubstr("a file occurs twice in the archive; seen: data_batch_1.bin"));
 }
 
@@ -157,10 +159,10 @@ TEST(Archive, SaysThatItIsDamaged) {
   folder.write("cifar-10-binary.tar.gz", bytes.substr(0, bytes.size() / 2));
   EXPECT_THAT(complaint([&] { load_images("cifar10", Split::train, folder.path()); }),
               HasSubstr("damaged or cut short"));
-  EXPECT_THAT(complaint([&] { unpack(folder / "cifar-10-binary.tar.gz", folder / "out"); }),
+  EXPECT_THAT(complaint([&] { files::unpack(folder / "cifar-10-binary.tar.gz", folder / "out"); }),
               HasSubstr("damaged or cut short"));
   EXPECT_FALSE(std::filesystem::exists(folder / "out"));
-  EXPECT_THAT(complaint([&] { read_members(folder / "absent", {"x"}); }),
+  EXPECT_THAT(complaint([&] { files::read_members(folder / "absent", {"x"}); }),
               HasSubstr("cannot be opened"));
 }
 
@@ -168,12 +170,12 @@ TEST(Archive, UnpacksIntoAFolderThatIsWholeOrNotThere) {
   const TestFolder files, folder;
   files.write("a", "1");
   pack(files.path(), folder / "x.tar.gz", "./inner/");
-  unpack(folder / "x.tar.gz", folder / "out");
+  files::unpack(folder / "x.tar.gz", folder / "out");
   EXPECT_EQ(contents(folder / "out/inner/a"), "1");
-  EXPECT_THAT(complaint([&] { unpack(folder / "x.tar.gz", folder / "out"); }),
+  EXPECT_THAT(complaint([&] { files::unpack(folder / "x.tar.gz", folder / "out"); }),
               HasSubstr("exists already"));
   pack(files.path(), folder / "evil.tar.gz", "../");
-  EXPECT_THAT(complaint([&] { unpack(folder / "evil.tar.gz", folder / "evil"); }),
+  EXPECT_THAT(complaint([&] { files::unpack(folder / "evil.tar.gz", folder / "evil"); }),
               HasSubstr("points out of the folder"));
   EXPECT_FALSE(std::filesystem::exists(folder / "a"));
   EXPECT_FALSE(std::filesystem::exists(folder / "evil"));

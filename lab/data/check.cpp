@@ -13,11 +13,11 @@
 #include <utility>
 
 #include "lab/data/csv.h"
-#include "lab/data/damage.h"
-#include "lab/data/md5.h"
 #include "lab/data/picture.h"
 #include "lab/data/picture_folder.h"
 #include "lab/data/tokenizer.h"
+#include "lab/files/damage.h"
+#include "lab/files/md5.h"
 
 namespace demi::data {
 namespace {
@@ -35,7 +35,7 @@ struct Example {
 class Findings {
  public:
   explicit Findings(std::vector<Finding>& all) : all_(all) {}
-  void operator()(const Damage& damage) const {
+  void operator()(const files::Damage& damage) const {
     const std::string at = damage.place.empty() ? "" : ", " + damage.place;
     all_.push_back({.place = damage.file.string() + at,
                     .what = std::string(damage.what),
@@ -105,7 +105,7 @@ void find_repeated_pictures(FilesCheck& check, std::vector<Example> pictures) {
   for (auto& [bytes, group] : by_size)
     for (Example& picture : group) {
       if (group.size() < 2) break;
-      picture.key = md5_of_file(picture.place);
+      picture.key = files::md5_of_file(picture.place);
       candidates.push_back(std::move(picture));
     }
   check.repeated = repeated_among(candidates);

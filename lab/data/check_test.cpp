@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "lab/data/folder_testing.h"
 #include "lab/data/picture_testing.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {

@@ -10,8 +10,8 @@
 #include <optional>
 #include <utility>
 
-#include "lab/data/archive.h"
-#include "lab/data/damage.h"
+#include "lab/files/archive.h"
+#include "lab/files/damage.h"
 #include "lab/open_text.h"
 
 namespace demi::data {
@@ -26,12 +26,12 @@ using Files = std::map<std::string, std::string>;
 
 [[noreturn]] void refuse_pickle(const fs::path& file, const CifarLayout& layout) {
   const std::string advice = "get the binary version: demi data get " + layout.name;
-  report_damage({.where = kReadCifar,
-                 .file = file,
-                 .what = "this is the Python (pickle) version of CIFAR",
-                 .found = "pickled Python objects",
-                 .expected = "the binary version: " + layout.train_files[0] + " and so on",
-                 .advice = advice});
+  files::report_damage({.where = kReadCifar,
+                        .file = file,
+                        .what = "this is the Python (pickle) version of CIFAR",
+                        .found = "pickled Python objects",
+                        .expected = "the binary version: " + layout.train_files[0] + " and so on",
+                        .advice = advice});
 }
 
 Files read_folder(const fs::path& folder, const std::vector<std::string>& names) {
@@ -39,18 +39,18 @@ Files read_folder(const fs::path& folder, const std::vector<std::string>& names)
   for (const std::string& name : names) {
     std::ifstream in(folder / name, std::ios::binary);
     if (!fs::is_regular_file(folder / name) || !in)
-      report_damage({.where = kReadCifar,
-                     .file = folder / name,
-                     .what = "cannot be opened",
-                     .found = "no such file or no permission",
-                     .expected = "a file of the binary version"});
+      files::report_damage({.where = kReadCifar,
+                            .file = folder / name,
+                            .what = "cannot be opened",
+                            .found = "no such file or no permission",
+                            .expected = "a file of the binary version"});
     std::optional<std::string> bytes = lab::rest_of(in);
     if (!bytes)
-      report_damage({.where = kReadCifar,
-                     .file = folder / name,
-                     .what = "cannot be read",
-                     .found = std::strerror(errno),
-                     .expected = "a file of the binary version"});
+      files::report_damage({.where = kReadCifar,
+                            .file = folder / name,
+                            .what = "cannot be read",
+                            .found = std::strerror(errno),
+                            .expected = "a file of the binary version"});
     files[name] = *std::move(bytes);
   }
   return files;
@@ -60,17 +60,18 @@ Files read_archive(const fs::path& archive, Split split, const CifarLayout& layo
   const bool train = split == Split::train;
   const auto& names = train ? layout.train_files : layout.test_files;
   const int64_t records = train ? layout.train_records : layout.test_records;
-  Files files = read_members(archive, {names.begin(), names.end()},
-                             static_cast<uint64_t>(records * (layout.label_bytes + kCifarPixels)));
+  Files files =
+      files::read_members(archive, {names.begin(), names.end()},
+                          static_cast<uint64_t>(records * (layout.label_bytes + kCifarPixels)));
   for (const std::string& name : names) {
     if (files.contains(name)) continue;
-    if (!members_among(archive, {layout.pickles.begin(), layout.pickles.end()}).empty())
+    if (!files::members_among(archive, {layout.pickles.begin(), layout.pickles.end()}).empty())
       refuse_pickle(archive, layout);
-    report_damage({.where = kReadCifar,
-                   .file = archive,
-                   .what = "the archive lacks a file",
-                   .found = "no member " + name,
-                   .expected = name});
+    files::report_damage({.where = kReadCifar,
+                          .file = archive,
+                          .what = "the archive lacks a file",
+                          .found = "no member " + name,
+                          .expected = name});
   }
   return files;
 }
@@ -93,7 +94,7 @@ void check_size(const fs::path& file, const std::string& content, int64_t record
   const auto size = static_cast<int64_t>(content.size());
   if (size > 0 && size % record == 0) return;
   if (content.starts_with("\x80\x02")) refuse_pickle(file, layout);
-  report_damage(
+  files::report_damage(
       {.where = kReadCifar,
        .file = file,
        .what = "the file's size is wrong",
@@ -109,12 +110,12 @@ void copy_records(const fs::path& file, const std::string& bytes, const CifarLay
   for (std::size_t at = label_bytes - 1; at < bytes.size(); at += label_bytes + kCifarPixels) {
     *label = static_cast<unsigned char>(bytes[at]);
     if (*label >= static_cast<int64_t>(layout.classes.size()))
-      report_damage({.where = kReadCifar,
-                     .file = file,
-                     .what = "a label is out of range",
-                     .place = fmt::format("offset {}", at),
-                     .found = fmt::to_string(*label),
-                     .expected = fmt::format("0 to {}", layout.classes.size() - 1)});
+      files::report_damage({.where = kReadCifar,
+                            .file = file,
+                            .what = "a label is out of range",
+                            .place = fmt::format("offset {}", at),
+                            .found = fmt::to_string(*label),
+                            .expected = fmt::format("0 to {}", layout.classes.size() - 1)});
     std::memcpy(image, bytes.data() + at + 1, kCifarPixels);
     image += kCifarPixels;
     ++label;

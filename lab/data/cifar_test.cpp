@@ -8,12 +8,13 @@
 
 #include "demi/core/error.h"
 #include "lab/data/cifar_testing.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/registry.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
 using testing::HasSubstr;
 using namespace cifar_testing;
 

@@ -7,7 +7,7 @@
 #include <initializer_list>
 #include <string>
 
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data::cifar_testing {
 
@@ -39,7 +39,7 @@ inline void pack(const std::filesystem::path& folder, const std::filesystem::pat
   archive_write_open_filename(out, file.c_str());
   for (const auto& item : fs::recursive_directory_iterator(folder)) {
     if (!item.is_regular_file()) continue;
-    const std::string bytes = contents(item.path());
+    const std::string bytes = files::contents(item.path());
     archive_entry* entry = archive_entry_new();
     archive_entry_set_pathname(entry, (root + fs::relative(item.path(), folder).string()).c_str());
     archive_entry_set_size(entry, static_cast<la_int64_t>(bytes.size()));

@@ -46,7 +46,8 @@ std::string_view plural_of(char separator) {
 
 class CsvReader {
  public:
-  CsvReader(const fs::path& file, std::string text, char separator, const DamageReport& report)
+  CsvReader(const fs::path& file, std::string text, char separator,
+            const files::DamageReport& report)
       : file_(file), text_(std::move(text)), separator_(separator), report_(report) {
     if (text_.starts_with("\xEF\xBB\xBF")) at_ = first_ = 3;
   }
@@ -157,7 +158,7 @@ class CsvReader {
   const fs::path& file_;
   std::string text_;
   char separator_;
-  const DamageReport& report_;
+  const files::DamageReport& report_;
   std::size_t at_ = 0, first_ = 0;
   int64_t line_ = 1;
   bool broken_ = false;  // the record that is being read
@@ -166,7 +167,7 @@ class CsvReader {
 /// The file, and the function that its damage is reported to.
 struct Source {
   const fs::path& file;
-  const DamageReport& report;
+  const files::DamageReport& report;
 
   void damaged(std::string_view what, int64_t line, std::string found, std::string expected,
                std::string_view advice = "give a file with the columns label and text") const {
@@ -279,7 +280,8 @@ std::vector<std::string> training_classes(const Source& source, std::span<const 
 
 }  // namespace
 
-std::vector<CsvRecord> read_csv(const fs::path& file, char separator, const DamageReport& report) {
+std::vector<CsvRecord> read_csv(const fs::path& file, char separator,
+                                const files::DamageReport& report) {
   std::ifstream in(file, std::ios::binary);
   std::error_code unreadable;
   if (!fs::is_regular_file(file, unreadable) || !in) {
@@ -309,14 +311,15 @@ std::vector<CsvRecord> read_csv(const fs::path& file, char separator, const Dama
 }
 
 LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes,
-                                  const DamageReport& report) {
+                                  const files::DamageReport& report) {
   const Source source{file, report};
   const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
   bool whole = true;  // a file of which nothing could be read is not reported twice
-  std::vector<CsvRecord> records = read_csv(file, tabs ? '\t' : ',', [&](const Damage& damage) {
-    whole = false;
-    report(damage);
-  });
+  std::vector<CsvRecord> records =
+      read_csv(file, tabs ? '\t' : ',', [&](const files::Damage& damage) {
+        whole = false;
+        report(damage);
+      });
   const auto column = records.empty() ? std::nullopt : columns(source, records[0]);
   if (column && column->heading) records.erase(records.begin());
   if (records.empty() && whole)

@@ -6,8 +6,8 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/data/damage.h"
 #include "lab/data/text_set.h"
+#include "lab/files/damage.h"
 
 namespace demi::data {
 
@@ -25,7 +25,7 @@ struct CsvRecord {
 /// record of one field that other separators divide; a file that cannot be read, is UTF-16 or
 /// git-lfs's pointer. With another `report`, records that it is called for are left out.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
-                                         const DamageReport& report = report_damage);
+                                         const files::DamageReport& report = files::report_damage);
 
 /// Labelled texts out of a CSV or TSV file (by its name: .tsv or .tab is TSV).
 struct LabelledTexts {
@@ -40,8 +40,8 @@ struct LabelledTexts {
 /// others are an error; without, there have to be two or more. Throws DataError with the line; also
 /// if there are no texts, or one without a label. With another `report`, texts that it is called
 /// for are left out.
-DEMI_API LabelledTexts read_labelled_texts(const std::filesystem::path& file,
-                                           std::vector<std::string> classes = {},
-                                           const DamageReport& report = report_damage);
+DEMI_API LabelledTexts
+read_labelled_texts(const std::filesystem::path& file, std::vector<std::string> classes = {},
+                    const files::DamageReport& report = files::report_damage);
 
 }  // namespace demi::data

@@ -11,12 +11,13 @@
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/registry.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
 using testing::AllOf;
 using testing::ElementsAre;
 using testing::ElementsAreArray;

@@ -3,14 +3,14 @@
 #include <fmt/format.h>
 
 #include "demi/core/error.h"
-#include "lab/data/archive.h"
 #include "lab/data/cifar.h"
-#include "lab/data/fetch.h"
 #include "lab/data/imdb.h"
 #include "lab/data/locate.h"
-#include "lab/data/md5.h"
 #include "lab/data/registry.h"
 #include "lab/data/token_set.h"
+#include "lab/files/archive.h"
+#include "lab/files/fetch.h"
+#include "lab/files/md5.h"
 
 namespace demi::data {
 namespace {
@@ -54,7 +54,7 @@ void check_published_sum(const DataSet& set, const fs::path& folder) {
   const fs::path archive = archive_of(set, folder);
   for (const Download& download : set.downloads) {
     if (archive.filename() != download.file) continue;
-    if (const std::string found = md5_of_file(archive); found != download.md5)
+    if (const std::string found = files::md5_of_file(archive); found != download.md5)
       throw DataError({.where = "data.check_data_set",
                        .what = archive.string() + " is not the archive that is published",
                        .seen = "MD5 " + found,
@@ -92,13 +92,13 @@ fs::path get_data_set(std::string_view name, const fs::path& data_dir,
   make_folder(set.unpacks ? root : folder);
   for (const Download& download : set.downloads) {
     const fs::path file = (set.unpacks ? root : folder) / download.file;
-    if (!fs::exists(file) || md5_of_file(file) != download.md5)
-      fetch(download.url, file, download.md5, [&](int64_t have, int64_t total) {
+    if (!fs::exists(file) || files::md5_of_file(file) != download.md5)
+      files::fetch(download.url, file, download.md5, [&](int64_t have, int64_t total) {
         if (progress) progress(download.file, have, total);
       });
     if (!set.unpacks) continue;
     try {
-      unpack(file, folder);
+      files::unpack(file, folder);
     } catch (...) {
       if (!fs::exists(folder)) throw;  // another process has unpacked it
     }

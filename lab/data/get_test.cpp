@@ -3,11 +3,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

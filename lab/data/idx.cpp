@@ -8,8 +8,8 @@
 #include <array>
 #include <utility>
 
-#include "lab/data/damage.h"
-#include "lab/data/gzip_reader.h"
+#include "lab/files/damage.h"
+#include "lab/files/gzip_reader.h"
 
 namespace demi::data {
 namespace {
@@ -32,23 +32,23 @@ fs::path find_file(const fs::path& folder, const std::string& stem, const std::s
 }
 
 /// The sizes that the header names, 1 to 4.
-std::vector<int64_t> read_sizes(GzipReader& reader, const fs::path& file) {
+std::vector<int64_t> read_sizes(files::GzipReader& reader, const fs::path& file) {
   std::array<uint8_t, 4 + 4 * 4> header{};
   const auto read = [&](std::size_t from, std::size_t bytes) {
     const std::size_t got = reader.read(header.data() + from, bytes);
     if (got < bytes)
-      report_damage({.where = kReadIdx,
-                     .file = file,
-                     .what = "the header is cut short",
-                     .place = fmt::format("offset {}", from + got),
-                     .found = fmt::format("{} bytes", from + got),
-                     .expected = fmt::format("at least {}", from + bytes)});
+      files::report_damage({.where = kReadIdx,
+                            .file = file,
+                            .what = "the header is cut short",
+                            .place = fmt::format("offset {}", from + got),
+                            .found = fmt::format("{} bytes", from + got),
+                            .expected = fmt::format("at least {}", from + bytes)});
   };
   read(0, 4);
   const uint32_t magic = big_endian(header.data());
   const uint32_t rank = magic & 0xFF;
   if (magic >> 8 != 0x08 || rank < 1 || rank > 4)
-    report_damage(
+    files::report_damage(
         {.where = kReadIdx,
          .file = file,
          .what = "the magic number is wrong",
@@ -66,7 +66,7 @@ using Block = std::vector<uint8_t>;
 
 /// Reads at most `total` bytes and one more. The header may name far more than the file holds, and
 /// the file hold far more than the header names, so memory is allocated as bytes come.
-std::vector<Block> read_values(GzipReader& reader, unsigned __int128 total) {
+std::vector<Block> read_values(files::GzipReader& reader, unsigned __int128 total) {
   constexpr std::size_t kBlock = 1 << 22;
   std::vector<Block> blocks;
   for (unsigned __int128 left = total + 1; left > 0;) {
@@ -84,7 +84,7 @@ std::vector<Block> read_values(GzipReader& reader, unsigned __int128 total) {
 }  // namespace
 
 at::Tensor read_idx(const fs::path& file) {
-  GzipReader reader(std::string(kReadIdx), file);
+  files::GzipReader reader(std::string(kReadIdx), file);
   const std::vector<int64_t> sizes = read_sizes(reader, file);
   unsigned __int128 total = 1;  // four sizes of 32 bits
   for (int64_t size : sizes) total *= static_cast<unsigned __int128>(size);
@@ -93,7 +93,7 @@ at::Tensor read_idx(const fs::path& file) {
   for (const Block& block : blocks) bytes += block.size();
   const bool more = bytes > total;
   if (bytes != total)
-    report_damage(
+    files::report_damage(
         {.where = kReadIdx,
          .file = file,
          .what = "the file's size does not fit the sizes in its header",
@@ -123,32 +123,32 @@ ImageSet read_mnist_layout(const fs::path& folder, Split split, std::vector<std:
   const at::Tensor labels = read_idx(label_file);
   const auto check_rank = [&](const fs::path& file, const at::Tensor& tensor, int64_t rank) {
     if (tensor.dim() != rank)
-      report_damage({.where = kWhere,
-                     .file = file,
-                     .what = "another kind of IDX file than its name says",
-                     .place = "offset 0",
-                     .found = fmt::format("magic 0x{:08x}", 0x800 + tensor.dim()),
-                     .expected = fmt::format("0x{:08x}", 0x800 + rank)});
+      files::report_damage({.where = kWhere,
+                            .file = file,
+                            .what = "another kind of IDX file than its name says",
+                            .place = "offset 0",
+                            .found = fmt::format("magic 0x{:08x}", 0x800 + tensor.dim()),
+                            .expected = fmt::format("0x{:08x}", 0x800 + rank)});
   };
   check_rank(image_file, images, 3);
   check_rank(label_file, labels, 1);
   if (images.size(0) != labels.size(0))
-    report_damage({.where = kWhere,
-                   .file = label_file,
-                   .what = "the number of labels is wrong",
-                   .place = "offset 4",
-                   .found = fmt::format("{} labels", labels.size(0)),
-                   .expected = fmt::format("{}, one a picture of {}", images.size(0),
-                                           image_file.filename().string())});
+    files::report_damage({.where = kWhere,
+                          .file = label_file,
+                          .what = "the number of labels is wrong",
+                          .place = "offset 4",
+                          .found = fmt::format("{} labels", labels.size(0)),
+                          .expected = fmt::format("{}, one a picture of {}", images.size(0),
+                                                  image_file.filename().string())});
   const uint8_t* label = labels.const_data_ptr<uint8_t>();
   for (int64_t i = 0; i < labels.size(0); ++i)
     if (label[i] >= classes.size())
-      report_damage({.where = kWhere,
-                     .file = label_file,
-                     .what = "a label is out of range",
-                     .place = fmt::format("offset {}", 8 + i),
-                     .found = fmt::to_string(label[i]),
-                     .expected = fmt::format("0 to {}", classes.size() - 1)});
+      files::report_damage({.where = kWhere,
+                            .file = label_file,
+                            .what = "a label is out of range",
+                            .place = fmt::format("offset {}", 8 + i),
+                            .found = fmt::to_string(label[i]),
+                            .expected = fmt::format("0 to {}", classes.size() - 1)});
   return {.images = images.unsqueeze(1),
           .labels = labels.to(at::kLong),
           .classes = std::move(classes),

@@ -10,11 +10,13 @@
 
 #include "demi/core/error.h"
 #include "demi/core/memory_testing.h"
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
+using files::contents;
 using testing::HasSubstr;
 
 // The layout is written out here by hand from its description, not by our own code.

@@ -13,8 +13,8 @@
 #include <utility>
 
 #include "lab/data/cifar.h"
-#include "lab/data/damage.h"
-#include "lab/data/tar_reader.h"
+#include "lab/files/damage.h"
+#include "lab/files/tar_reader.h"
 #include "lab/open_text.h"
 
 namespace demi::data {
@@ -41,13 +41,14 @@ std::string read_review(const fs::path& file) {
   std::optional<std::string> text;
   if (in) text = lab::rest_of(in);
   if (!text)
-    report_damage({.where = "data.imdb",
-                   .file = file,
-                   .what = "cannot be read",
-                   .found = std::strerror(errno),
-                   .expected = "a review",
-                   .advice = "mend the link or the permissions, or get the set again: demi data "
-                             "get imdb"});
+    files::report_damage({.where = "data.imdb",
+                          .file = file,
+                          .what = "cannot be read",
+                          .found = std::strerror(errno),
+                          .expected = "a review",
+                          .advice =
+                              "mend the link or the permissions, or get the set again: demi data "
+                              "get imdb"});
   return *std::move(text);
 }
 
@@ -60,12 +61,12 @@ struct Review {
 int64_t require_review_number(const fs::path& place) {
   const int64_t number = review_number(place.filename().string());
   if (number < 0)
-    report_damage({.where = "data.imdb",
-                   .file = place,
-                   .what = "not the name of a review",
-                   .found = place.filename().string(),
-                   .expected = "17.txt or 17_9.txt",
-                   .advice = "take the file out of the folder"});
+    files::report_damage({.where = "data.imdb",
+                          .file = place,
+                          .what = "not the name of a review",
+                          .found = place.filename().string(),
+                          .expected = "17.txt or 17_9.txt",
+                          .advice = "take the file out of the folder"});
   return number;
 }
 
@@ -83,12 +84,12 @@ std::vector<Review> reviews_in(const fs::path& folder, int64_t label, std::error
 void add_sources(std::vector<TextSource>& sources, std::vector<Review> found, const fs::path& place,
                  const std::error_code& code) {
   if (found.empty())
-    report_damage({.where = "data.imdb",
-                   .file = place,
-                   .what = "there are no reviews",
-                   .found = code ? code.message() : "no file there",
-                   .expected = "files 0.txt, 1.txt ... or 0_9.txt ...",
-                   .advice = "get the set again: demi data get imdb"});
+    files::report_damage({.where = "data.imdb",
+                          .file = place,
+                          .what = "there are no reviews",
+                          .found = code ? code.message() : "no file there",
+                          .expected = "files 0.txt, 1.txt ... or 0_9.txt ...",
+                          .advice = "get the set again: demi data get imdb"});
   std::ranges::sort(found, {}, [](const Review& review) {
     return std::pair(review.number, std::string_view(review.source.place));
   });
@@ -102,7 +103,7 @@ std::map<std::string, std::vector<Review>> reviews_of_archive(const fs::path& ar
   std::map<std::string, std::vector<Review>> found;
   for (const char* split : kSplits)
     for (const std::string& name : imdb_classes()) found[fs::path(split) / name];
-  TarReader reader(archive);
+  files::TarReader reader(archive);
   while (archive_entry* entry = reader.next()) {
     const fs::path member = archive_entry_pathname(entry), folder = member.parent_path();
     const std::string part = folder.parent_path().filename() / folder.filename();

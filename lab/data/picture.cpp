@@ -47,7 +47,7 @@ std::string picture_formats() {
   return formats;
 }
 
-at::Tensor read_picture(const std::filesystem::path& file, const DamageReport& report) {
+at::Tensor read_picture(const std::filesystem::path& file, const files::DamageReport& report) {
   const auto damaged = [&](std::string_view what, std::string found, std::string expected,
                            std::string_view advice =
                                "get an undamaged copy of the file, or take it out of the folder") {

@@ -7,7 +7,7 @@
 #include <string_view>
 
 #include "demi/core/export.h"
-#include "lab/data/damage.h"
+#include "lab/files/damage.h"
 
 namespace demi::data {
 
@@ -18,7 +18,7 @@ namespace demi::data {
 /// be opened, is truncated, damaged or no picture (with another `report`: undefined), and
 /// UsageError if this build has no decoder for it.
 DEMI_API at::Tensor read_picture(const std::filesystem::path& file,
-                                 const DamageReport& report = report_damage);
+                                 const files::DamageReport& report = files::report_damage);
 
 /// The formats that read_picture can decode in this build: "JPEG, PNG".
 DEMI_API std::string picture_formats();

@@ -21,7 +21,7 @@ constexpr std::string_view kLayout = "a folder for each class: FOLDER/class/name
 
 bool is_hidden(const fs::path& path) { return path.filename().string().starts_with('.'); }
 
-std::vector<std::string> class_folders(const fs::path& folder, const DamageReport& report) {
+std::vector<std::string> class_folders(const fs::path& folder, const files::DamageReport& report) {
   std::vector<std::string> names;
   std::error_code code, unreadable;
   for (fs::directory_iterator it(folder, code), end; !code && it != end; it.increment(code)) {
@@ -65,7 +65,7 @@ bool leads_above(const fs::path& link, const fs::path& class_folder) {
 }
 
 std::vector<fs::path> pictures_below(const fs::path& folder, std::vector<fs::path>& others,
-                                     const DamageReport& report) {
+                                     const files::DamageReport& report) {
   std::vector<fs::path> files;
   std::error_code code, unreadable;
   const auto links = fs::directory_options::follow_directory_symlink;
@@ -98,7 +98,7 @@ std::vector<fs::path> pictures_below(const fs::path& folder, std::vector<fs::pat
 
 std::optional<int64_t> class_of(const fs::path& folder, const std::string& name,
                                 const std::vector<std::string>& classes,
-                                const DamageReport& report) {
+                                const files::DamageReport& report) {
   const auto found = std::ranges::find(classes, name);
   if (found != classes.end()) return found - classes.begin();
   report({.where = kReadFolder,
@@ -112,7 +112,7 @@ std::optional<int64_t> class_of(const fs::path& folder, const std::string& name,
 
 /// All pictures of one class are learned from the first step on, to an accuracy of 100 %.
 void require_two_classes(const fs::path& folder, const PictureFolder& train,
-                         const DamageReport& report) {
+                         const files::DamageReport& report) {
   if (train.classes.size() != 1) return;
   report({.where = "data.find_picture_folders",
           .file = folder,
@@ -143,7 +143,7 @@ std::vector<std::string> named_as_parts(const fs::path& folder) {
 
 /// They would be classes, with the pictures of all classes, or be passed over.
 void refuse_parts(const fs::path& folder, const std::vector<std::string>& names,
-                  const DamageReport& report) {
+                  const files::DamageReport& report) {
   report({.where = "data.find_picture_folders",
           .file = folder,
           .what = "a folder is named as a part of a data set, and is none as it stands",
@@ -169,7 +169,7 @@ bool is_picture(const fs::path& path) {
 }
 
 PictureFolder read_picture_folder(const fs::path& folder, const std::vector<std::string>& classes,
-                                  const DamageReport& report) {
+                                  const files::DamageReport& report) {
   const std::vector<std::string> found = class_folders(folder, report);
   PictureFolder result{.files = {},
                        .labels = {},
@@ -202,7 +202,7 @@ std::string note_on_others(const PictureFolder& folder) {
                      more > 0 ? fmt::format(" and {} more", more) : "");
 }
 
-PictureFolders find_picture_folders(const fs::path& folder, const DamageReport& report) {
+PictureFolders find_picture_folders(const fs::path& folder, const files::DamageReport& report) {
   std::error_code unreadable;
   const bool parts = fs::is_directory(folder / "train", unreadable);
   std::vector<std::string> named = named_as_parts(folder);
@@ -220,18 +220,18 @@ std::optional<PictureFolder> find_test_pictures(const fs::path& folder,
                                                 const std::vector<std::string>& classes) {
   std::error_code unreadable;
   if (!fs::is_directory(folder, unreadable))
-    report_damage({.where = "data.find_test_pictures",
-                   .file = folder,
-                   .what = "there is no such folder",
-                   .found = unreadable ? unreadable.message() : "no folder",
-                   .expected = "test pictures in FOLDER/val/class/name.jpg",
-                   .advice = "--data-dir names the folder above val"});
+    files::report_damage({.where = "data.find_test_pictures",
+                          .file = folder,
+                          .what = "there is no such folder",
+                          .found = unreadable ? unreadable.message() : "no folder",
+                          .expected = "test pictures in FOLDER/val/class/name.jpg",
+                          .advice = "--data-dir names the folder above val"});
   const auto place = test_folder(folder);
   const auto is_beside = [&](const std::string& name) {
     return fs::is_directory(folder / name, unreadable);
   };
   if (place && !is_beside("train") && std::ranges::any_of(classes, is_beside))
-    refuse_parts(folder, {place->filename().string()}, report_damage);
+    refuse_parts(folder, {place->filename().string()}, files::report_damage);
   return place ? std::optional(read_picture_folder(*place, classes)) : std::nullopt;
 }
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "demi/core/export.h"
-#include "lab/data/damage.h"
+#include "lab/files/damage.h"
 
 namespace demi::data {
 
@@ -34,9 +34,9 @@ DEMI_API bool is_picture(const std::filesystem::path& path);
 /// and a folder of another name is refused. Throws DataError: no such folder, no class, a class
 /// without a picture, a class whose name is not UTF-8, a link that leads to a folder above it. With
 /// another `report`, files that it is called for are left out.
-DEMI_API PictureFolder read_picture_folder(const std::filesystem::path& folder,
-                                           const std::vector<std::string>& classes = {},
-                                           const DamageReport& report = report_damage);
+DEMI_API PictureFolder read_picture_folder(
+    const std::filesystem::path& folder, const std::vector<std::string>& classes = {},
+    const files::DamageReport& report = files::report_damage);
 
 /// The parts of a data set of pictures.
 struct PictureFolders {
@@ -48,8 +48,8 @@ struct PictureFolders {
 /// itself holds the classes and there is nothing to test on. Throws as read_picture_folder, for one
 /// class alone, and for folders named as parts where they would be classes, or nothing: Training,
 /// Testing, test beside classes.
-DEMI_API PictureFolders find_picture_folders(const std::filesystem::path& folder,
-                                             const DamageReport& report = report_damage);
+DEMI_API PictureFolders find_picture_folders(
+    const std::filesystem::path& folder, const files::DamageReport& report = files::report_damage);
 
 /// The test pictures alone: of FOLDER/val (or valid, validation, test), whose classes are among
 /// `classes`; the training pictures need not be there. None if FOLDER has no such folder. Throws as

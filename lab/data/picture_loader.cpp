@@ -10,10 +10,10 @@
 
 #include "demi/core/error.h"
 #include "demi/data/random_bits.h"
-#include "lab/data/damage.h"
 #include "lab/data/normalise.h"
 #include "lab/data/picture.h"
 #include "lab/data/scaled_window.h"
+#include "lab/files/damage.h"
 
 namespace demi::data {
 namespace {
@@ -45,11 +45,11 @@ PictureLoader::PictureLoader(PictureFolder folder, PictureLoaderOptions options)
 at::Tensor PictureLoader::picture(int64_t file, int64_t epoch, int64_t item) const {
   // If one is damaged others may be: each would end another run.
   const at::Tensor whole =
-      read_picture(folder_.files[static_cast<std::size_t>(file)], [](Damage damage) {
+      read_picture(folder_.files[static_cast<std::size_t>(file)], [](files::Damage damage) {
         const std::string advice =
             std::string(damage.advice) + "; demi data check FOLDER lists all that are damaged";
         damage.advice = advice;
-        report_damage(damage);
+        files::report_damage(damage);
       });
   const uint64_t seed = options_.order.seed;
   at::Tensor result;

@@ -11,13 +11,14 @@
 
 #include "demi/core/error.h"
 #include "demi/data/prefetch_loader.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/picture_testing.h"
 #include "lab/data/scaled_window.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::contents;
 using ::testing::HasSubstr;
 
 // Red rises along the width, green along the height, blue is the picture's number.

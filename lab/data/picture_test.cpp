@@ -5,13 +5,14 @@
 #include <gtest/gtest.h>
 
 #include "demi/core/error.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/picture_folder.h"
 #include "lab/data/picture_testing.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 

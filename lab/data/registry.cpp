@@ -12,7 +12,7 @@
 #include "lab/data/idx.h"
 #include "lab/data/imdb.h"
 #include "lab/data/locate.h"
-#include "lab/data/md5.h"
+#include "lab/files/md5.h"
 
 namespace demi::data {
 namespace {
@@ -43,7 +43,7 @@ bool holds_pickles(const DataSet& set, const fs::path& place) {
 fs::path corpus_cache(std::string_view name, const fs::path& folder) {
   std::error_code unreadable;
   const std::string path = fs::weakly_canonical(folder, unreadable).string();
-  return cache_folder() / "texts" / fmt::format("{}-{}", name, md5(path).substr(0, 16));
+  return cache_folder() / "texts" / fmt::format("{}-{}", name, files::md5(path).substr(0, 16));
 }
 
 }  // namespace

@@ -7,8 +7,8 @@
 #include <cstdlib>
 
 #include "demi/core/error.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/locate.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "demi/core/error.h"
-#include "lab/data/damage.h"
 #include "lab/data/tokenizer.h"
+#include "lab/files/damage.h"
 
 namespace demi::data {
 namespace {
@@ -41,13 +41,14 @@ void add_text(Chunk& chunk, const TextSource& source, const BasicEnglish& tokeni
   const std::size_t before = chunk.tokens.size();
   const std::size_t bad = tokenizer(text, [&](std::string_view word) { chunk.add(word); });
   if (bad != BasicEnglish::npos)
-    report_damage({.where = "data.tokenize",
-                   .file = source.place,
-                   .what = "the text is not UTF-8",
-                   .place = fmt::format("offset {}", bad),
-                   .found = fmt::format("byte 0x{:02x}", static_cast<unsigned char>(text[bad])),
-                   .expected = "UTF-8",
-                   .advice = "convert the text (iconv -t UTF-8), or get an undamaged copy"});
+    files::report_damage(
+        {.where = "data.tokenize",
+         .file = source.place,
+         .what = "the text is not UTF-8",
+         .place = fmt::format("offset {}", bad),
+         .found = fmt::format("byte 0x{:02x}", static_cast<unsigned char>(text[bad])),
+         .expected = "UTF-8",
+         .advice = "convert the text (iconv -t UTF-8), or get an undamaged copy"});
   chunk.lengths.push_back(static_cast<int64_t>(chunk.tokens.size() - before));
 }
 

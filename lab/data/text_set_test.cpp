@@ -14,13 +14,15 @@
 #include "demi/core/error.h"
 #include "lab/data/cifar_testing.h"
 #include "lab/data/corpus_cache.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/imdb.h"
 #include "lab/data/registry.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
+using files::contents;
 using testing::ElementsAre;
 using testing::HasSubstr;
 

@@ -7,8 +7,8 @@
 
 #include "demi/core/error.h"
 #include "demi/core/git_lfs.h"
-#include "lab/data/gzip_reader.h"
 #include "lab/data/registry.h"
+#include "lab/files/gzip_reader.h"
 #include "lab/open_text.h"
 #include "lab/tokens/byte_pair.h"
 
@@ -19,7 +19,7 @@ namespace fs = std::filesystem;
 using SharedTokens = std::shared_ptr<const tokens::TokenSource>;
 
 std::string text_of(const fs::path& path) {
-  GzipReader reader("data.read_token_texts", path);
+  files::GzipReader reader("data.read_token_texts", path);
   std::string text;
   std::string block(1 << 20, '\0');
   while (const std::size_t bytes = reader.read(block.data(), block.size()))

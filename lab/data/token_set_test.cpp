@@ -12,6 +12,7 @@
 namespace demi::data {
 namespace {
 
+using files::complaint;
 namespace fs = std::filesystem;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;

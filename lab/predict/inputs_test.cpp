@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 
 namespace demi::predict {
 namespace {
@@ -32,7 +32,7 @@ class Inputs : public ::testing::Test {
     return all;
   }
 
-  data::TestFolder folder_;
+  TestFolder folder_;
   std::istringstream input_;
   Words said_;
 };
@@ -77,9 +77,9 @@ TEST_F(Inputs, AListAndStandardInputHaveOneALine) {
 // A read that fails is not the end of the list.
 TEST_F(Inputs, AListThatCannotBeReadToItsEndIsRefused) {
   const Words arguments{"@/proc/self/mem"};
-  EXPECT_THAT(data::complaint([&] { text_inputs(arguments, sources()); }),
+  EXPECT_THAT(files::complaint([&] { text_inputs(arguments, sources()); }),
               HasSubstr("cannot be read to its end; seen: Input/output error"));
-  EXPECT_THAT(data::complaint([&] { picture_inputs(arguments, sources()); }),
+  EXPECT_THAT(files::complaint([&] { picture_inputs(arguments, sources()); }),
               HasSubstr("cannot be read to its end"));
 }
 
@@ -89,7 +89,7 @@ TEST_F(Inputs, Utf16IsRefusedByItsName) {
   folder_.write("unmarked", "g\0o\0o\0d\0\n\0"s);
   for (const char* name : {"marked", "unmarked"}) {
     const Words arguments{"@" + at(name)};
-    EXPECT_THAT(data::complaint([&] { text_inputs(arguments, sources()); }),
+    EXPECT_THAT(files::complaint([&] { text_inputs(arguments, sources()); }),
                 AllOf(HasSubstr("seen: UTF-16"), HasSubstr("iconv -f UTF-16")));
   }
 }

@@ -8,6 +8,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "lab/data/csv.h"
+#include "lab/files/damage.h"
 #include "lab/predict/inputs.h"
 #include "lab/predict/lines.h"
 
@@ -38,12 +39,12 @@ void add_column(const fs::path& file, std::string_view column, std::vector<Input
   const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
   std::vector<data::CsvRecord> records = data::read_csv(file, tabs ? '\t' : ',');
   if (records.empty())
-    data::report_damage({.where = "predict.csv_inputs",
-                         .file = file,
-                         .what = "there is no heading",
-                         .place = "line 1",
-                         .found = "an empty file",
-                         .expected = "the names of the columns"});
+    files::report_damage({.where = "predict.csv_inputs",
+                          .file = file,
+                          .what = "there is no heading",
+                          .place = "line 1",
+                          .found = "an empty file",
+                          .expected = "the names of the columns"});
   const std::size_t place = column_of(file, records[0].fields, column);
   for (std::size_t i = 1; i < records.size(); ++i)
     inputs.push_back({.name = std::move(records[i].fields[place]),

@@ -13,9 +13,9 @@
 
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/picture.h"
 #include "lab/data/picture_testing.h"
+#include "lab/files/folder_testing.h"
 #include "lab/recipes/job.h"
 #include "lab/recipes/run.h"
 #include "lab/settings/recipe.h"
@@ -29,7 +29,7 @@ namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
-using data::complaint;
+using files::complaint;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
@@ -90,7 +90,7 @@ class Eval : public ::testing::Test {
     return complaint([&] { loss(file); });
   }
 
-  data::TestFolder folder_;
+  TestFolder folder_;
 };
 
 TEST_F(Eval, TextsAreNumberedByTheFilesWords) {

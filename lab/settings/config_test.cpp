@@ -5,7 +5,7 @@
 
 #include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 #include "lab/settings/optimizers.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
@@ -40,7 +40,7 @@ TEST(Config, RefusesWhatItCannotMeanAndSaysWhatItTakes) {
 
 // A resumed run and a saved model have the rules that were trained by.
 TEST(Config, APolicyFileIsKeptAsItsText) {
-  const data::TestFolder folder;
+  const TestFolder folder;
   folder.write("policy", "softmax fp32  # why\npart layers.0 fp32\n");
   Config config;
   set(config, "op-policy", (folder / "policy").string(), "--op-policy");

@@ -7,7 +7,7 @@
 
 #include "demi/core/error.h"
 #include "demi/core/source_dir_testing.h"
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 #include "lab/settings/recipe.h"
 
 namespace demi::workload {
@@ -167,7 +167,7 @@ TEST(NetworkFile, SaysWhichParametersGetNoGradient) {
 
 /// It returns (batch, 4, 5).
 TEST(NetworkFile, OfTokensHasOneNumberForEach) {
-  const data::TestFolder folder;
+  const TestFolder folder;
   const auto text_of = [&](const std::string& name, std::string_view characters) {
     std::string text;
     for (std::size_t i = 0; i < 400; ++i) text += characters[i * i % characters.size()];
@@ -193,7 +193,7 @@ TEST(NetworkFile, ComputesALossOfRows) {
   EXPECT_NO_THROW(network_workload("rows.pt2", {"data", "synthetic-rows", "loss", "mse"}));
 }
 
-Workload text_network(const std::string& file, const data::TestFolder& folder,
+Workload text_network(const std::string& file, const TestFolder& folder,
                       std::vector<std::string> words) {
   folder.write("texts.csv",
                "label,text\nneg,bad\npos,good good film\npos,good\nneg,bad bad\n"
@@ -206,7 +206,7 @@ Workload text_network(const std::string& file, const data::TestFolder& folder,
 
 /// texts_of_five.pt2 takes (N, 5): shorter batches are padded, longer texts cut.
 TEST(NetworkFile, OfTextsOfOneLengthHasThemPadded) {
-  const data::TestFolder folder;
+  const TestFolder folder;
   EXPECT_EQ(settings::find_recipe(network_fixture("texts_of_five.pt2")).config.max_length, 5);
   const Workload workload = text_network("texts_of_five.pt2", folder, {"loss", "bce"});
   const auto network = workload.make_network(0);
@@ -227,7 +227,7 @@ TEST(NetworkFile, OfTextsOfOneLengthHasThemPadded) {
 }
 
 TEST(NetworkFile, ComputesALossOfTwoClassesOfTexts) {
-  const data::TestFolder folder;
+  const TestFolder folder;
   const Workload workload = text_network("texts_loss.pt2", folder, {"model-output", "loss"});
   EXPECT_EQ(workload.make_network(0).forward(workload.train->batch(0, 0)).dim(), 0);
 }

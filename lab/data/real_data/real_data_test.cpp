@@ -12,16 +12,18 @@
 #include <vector>
 
 #include "demi/core/source_dir_testing.h"
-#include "lab/data/archive.h"
 #include "lab/data/cifar_testing.h"
-#include "lab/data/folder_testing.h"
 #include "lab/data/get.h"
-#include "lab/data/md5.h"
 #include "lab/data/registry.h"
+#include "lab/files/archive.h"
+#include "lab/files/folder_testing.h"
+#include "lab/files/md5.h"
 
 namespace demi::data {
 namespace {
 
+using files::complaint;
+using files::contents;
 namespace fs = std::filesystem;
 
 fs::path archive(const char* name) {
@@ -39,7 +41,7 @@ class RealCifar : public ::testing::Test {
   static void SetUpTestSuite() {
     if (!fs::exists(packed_)) return;
     files_ = std::make_unique<TestFolder>();
-    unpack(packed_, *files_ / "set");
+    files::unpack(packed_, *files_ / "set");
   }
   static void TearDownTestSuite() { files_.reset(); }
 
@@ -73,8 +75,8 @@ TEST_F(RealCifar, IsTheOneOfItsAuthors) {
 
 TEST_F(RealCifar, FilesHaveThePublishedSums) {
   NEEDS(packed_);
-  EXPECT_EQ(md5(content_of("data_batch_1.bin")), "5dd7e06a14cb22eb9f671a540d1b7c25");
-  EXPECT_EQ(md5(content_of("test_batch.bin")), "803d5f7f4d78ea53de84dbe85f74fb6d");
+  EXPECT_EQ(files::md5(content_of("data_batch_1.bin")), "5dd7e06a14cb22eb9f671a540d1b7c25");
+  EXPECT_EQ(files::md5(content_of("test_batch.bin")), "803d5f7f4d78ea53de84dbe85f74fb6d");
 }
 
 // The short form is Archive.RefusesEverySingleFlippedBit.
@@ -109,7 +111,7 @@ TEST(RealData, ImdbHasTheKnownVocabulary) {
   NEEDS(packed);
   const TestFolder folder;
   setenv("DEMI_CACHE", (folder / "cache").c_str(), 1);
-  unpack(packed, folder / "imdb");
+  files::unpack(packed, folder / "imdb");
   const TextCorpus corpus = load_texts("imdb", folder.path());
   EXPECT_EQ(corpus.vocabulary->size(), 100'683);
   EXPECT_EQ(corpus.train.tokens.numel(), 6'767'187);

@@ -1,4 +1,4 @@
-#include "lab/data/archive.h"
+#include "lab/files/archive.h"
 
 #include <fmt/format.h>
 #include <unistd.h>
@@ -6,10 +6,10 @@
 #include <fstream>
 
 #include "demi/core/error.h"
-#include "lab/data/damage.h"
-#include "lab/data/tar_reader.h"
+#include "lab/files/damage.h"
+#include "lab/files/tar_reader.h"
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -18,7 +18,7 @@ namespace fs = std::filesystem;
 fs::path safe_name(const fs::path& archive, const fs::path& name) {
   const fs::path normal = name.lexically_normal();
   if (normal.is_absolute() || (!normal.empty() && *normal.begin() == ".."))
-    report_damage({.where = "data.unpack",
+    report_damage({.where = "files.unpack",
                    .file = archive,
                    .what = "a member points out of the folder",
                    .found = name.string(),
@@ -33,7 +33,7 @@ void write_member(TarReader& reader, const fs::path& file) {
   });
   out.close();
   if (!out)
-    throw TrainingError({.where = "data.unpack",
+    throw TrainingError({.where = "files.unpack",
                          .what = file.string() + " cannot be written",
                          .advice = "free some space, or unpack to another folder"});
 }
@@ -46,7 +46,7 @@ std::string file_name(archive_entry* entry) {
 std::string content_of(const fs::path& archive, TarReader& reader, archive_entry* entry,
                        uint64_t most) {
   const auto refuse = [&](const std::string& found) {
-    report_damage({.where = "data.read_members",
+    report_damage({.where = "files.read_members",
                    .file = archive,
                    .what = "a member is longer than its kind can be",
                    .found = fmt::format("{} in {}", found, file_name(entry)),
@@ -73,7 +73,7 @@ std::map<std::string, std::string> read_members(const fs::path& archive,
     const std::string name = file_name(entry);
     if (!names.contains(name) || archive_entry_filetype(entry) != AE_IFREG) continue;
     if (found.contains(name))
-      report_damage({.where = "data.read_members",
+      report_damage({.where = "files.read_members",
                      .file = archive,
                      .what = "a file occurs twice in the archive",
                      .found = name,
@@ -93,7 +93,7 @@ std::set<std::string> members_among(const fs::path& archive, const std::set<std:
 
 void unpack(const fs::path& archive, const fs::path& folder) {
   if (fs::exists(folder))
-    report_damage({.where = "data.unpack",
+    report_damage({.where = "files.unpack",
                    .file = folder,
                    .what = "the folder exists already",
                    .advice = "remove it or choose another"});
@@ -118,4 +118,4 @@ void unpack(const fs::path& archive, const fs::path& folder) {
   fs::rename(growing, folder);
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

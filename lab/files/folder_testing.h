@@ -11,9 +11,7 @@
 #include "demi/core/error.h"
 #include "demi/core/folder_testing.h"
 
-namespace demi::data {
-
-using demi::TestFolder;
+namespace demi::files {
 
 inline std::string contents(const std::filesystem::path& path) {
   std::ifstream in(path, std::ios::binary);
@@ -30,4 +28,4 @@ inline std::string complaint(const std::function<void()>& call) {
   return "no DataError";
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

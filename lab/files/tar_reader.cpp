@@ -1,4 +1,4 @@
-#include "lab/data/tar_reader.h"
+#include "lab/files/tar_reader.h"
 
 #include <fmt/format.h>
 
@@ -8,10 +8,10 @@
 #include <string_view>
 #include <utility>
 
-#include "lab/data/damage.h"
-#include "lab/data/gzip_reader.h"
+#include "lab/files/damage.h"
+#include "lab/files/gzip_reader.h"
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -23,7 +23,7 @@ constexpr std::size_t kMostFilling = 64 << 20;
 
 [[noreturn]] void cannot_be_read(const fs::path& path, archive* from, std::string_view place) {
   const char* message = archive_error_string(from);
-  report_damage({.where = "data.archive",
+  report_damage({.where = "files.archive",
                  .file = path,
                  .what = "the archive cannot be read",
                  .place = fmt::format("offset {} {}", archive_filter_bytes(from, -1), place),
@@ -35,7 +35,7 @@ constexpr std::size_t kMostFilling = 64 << 20;
 /// gzip, or no compression at all.
 class GzipSource : public ByteSource {
  public:
-  explicit GzipSource(const fs::path& path) : reader_("data.archive", path) {}
+  explicit GzipSource(const fs::path& path) : reader_("files.archive", path) {}
   std::size_t read(void* to, std::size_t bytes) override { return reader_.read(to, bytes); }
 
  private:
@@ -122,7 +122,7 @@ void TarReader::read_to_end() {
   while (const std::size_t got = source_->read(buffer_.data(), buffer_.size())) {
     bytes += got;
     if (bytes > kMostFilling)
-      report_damage({.where = "data.archive",
+      report_damage({.where = "files.archive",
                      .file = path_,
                      .what = "the file continues behind the end of the archive",
                      .found = fmt::format("more than {} bytes", kMostFilling),
@@ -140,7 +140,7 @@ void TarReader::content(const std::function<void(const void*, std::size_t)>& tak
     check(code);
     if (code == ARCHIVE_EOF) return;
     if (offset != done)
-      report_damage({.where = "data.archive",
+      report_damage({.where = "files.archive",
                      .file = path_,
                      .what = "a member has holes (a sparse file)",
                      .found = fmt::format("offset {} of the member after {}", offset, done),
@@ -151,4 +151,4 @@ void TarReader::content(const std::function<void(const void*, std::size_t)>& tak
   }
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

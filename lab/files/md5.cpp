@@ -1,4 +1,4 @@
-#include "lab/data/md5.h"
+#include "lab/files/md5.h"
 
 #include <md5.h>
 
@@ -7,9 +7,9 @@
 #include <fstream>
 #include <vector>
 
-#include "lab/data/damage.h"
+#include "lab/files/damage.h"
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 // libmd's.
@@ -39,7 +39,7 @@ std::string md5(std::string_view bytes) {
 std::string md5_of_file(const std::filesystem::path& file) {
   std::ifstream in(file, std::ios::binary);
   if (!std::filesystem::is_regular_file(file) || !in)
-    report_damage({.where = "data.md5_of_file",
+    report_damage({.where = "files.md5_of_file",
                    .file = file,
                    .what = "cannot be opened",
                    .found = "no such file or no permission",
@@ -51,4 +51,4 @@ std::string md5_of_file(const std::filesystem::path& file) {
   return sum.digest();
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

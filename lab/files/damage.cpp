@@ -1,10 +1,10 @@
-#include "lab/data/damage.h"
+#include "lab/files/damage.h"
 
 #include <fmt/format.h>
 
 #include "demi/core/error.h"
 
-namespace demi::data {
+namespace demi::files {
 
 void report_damage(const Damage& damage) {
   const std::string what = fmt::format("{}{}{}: {}", damage.file.string(),
@@ -16,4 +16,4 @@ void report_damage(const Damage& damage) {
                    .advice = damage.advice});
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

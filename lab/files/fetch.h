@@ -7,7 +7,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi::data {
+namespace demi::files {
 
 /// Bytes received, bytes in all (0: unknown).
 using FetchProgress = std::function<void(int64_t have, int64_t total)>;
@@ -19,4 +19,4 @@ using FetchProgress = std::function<void(int64_t have, int64_t total)>;
 DEMI_API void fetch(const std::string& url, const std::filesystem::path& file,
                     const std::string& md5, const FetchProgress& progress = {});
 
-}  // namespace demi::data
+}  // namespace demi::files

@@ -1,4 +1,4 @@
-#include "lab/data/fetch.h"
+#include "lab/files/fetch.h"
 
 #include <curl/curl.h>
 #include <fcntl.h>
@@ -12,10 +12,10 @@
 #include <memory>
 
 #include "demi/core/error.h"
-#include "lab/data/certificates.h"
-#include "lab/data/md5.h"
+#include "lab/files/certificates.h"
+#include "lab/files/md5.h"
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -36,7 +36,7 @@ File locked(const fs::path& part) {
     File out(std::fopen(part.c_str(), "ab"), std::fclose);
     if (!out)
       throw TrainingError(
-          {.where = "data.fetch",
+          {.where = "files.fetch",
            .what = part.string() + " cannot be written",
            .seen = std::strerror(errno),
            .advice = "choose a folder that you may write to: --data-dir or DEMI_DATA_DIR"});
@@ -62,7 +62,7 @@ int on_progress(void* user, curl_off_t total, curl_off_t now, curl_off_t, curl_o
   std::error_code ignored;
   const auto bytes = fs::file_size(transfer.part, ignored);
   throw DataError(
-      {.where = "data.fetch",
+      {.where = "files.fetch",
        .what = fmt::format("{} could not be fetched", transfer.url),
        .seen =
            fmt::format("{}; {} bytes are in {}", why, ignored ? 0 : bytes, transfer.part.string()),
@@ -132,14 +132,14 @@ void fetch(const std::string& url, const fs::path& file, const std::string& md5,
       request(transfer, out.get(), code, message);
     }
     if (std::fflush(out.get()) != 0 || code == CURLE_WRITE_ERROR)
-      throw TrainingError({.where = "data.fetch",
+      throw TrainingError({.where = "files.fetch",
                            .what = part.string() + " cannot be written",
                            .advice = "free some space"});
     if (code != CURLE_OK) broken_off(transfer, code, message);
   }
   if (const std::string found = md5_of_file(part); found != md5) {
     fs::remove(part);
-    throw DataError({.where = "data.fetch",
+    throw DataError({.where = "files.fetch",
                      .what = fmt::format("{} has another checksum", url),
                      .seen = "MD5 " + found,
                      .accepted = "MD5 " + md5,
@@ -148,4 +148,4 @@ void fetch(const std::string& url, const fs::path& file, const std::string& md5,
   fs::rename(part, file);
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

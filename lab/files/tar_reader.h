@@ -10,7 +10,7 @@
 #include <memory>
 #include <vector>
 
-namespace demi::data {
+namespace demi::files {
 
 /// Bytes from front to back.
 class ByteSource {
@@ -47,4 +47,4 @@ class TarReader {
   std::unique_ptr<archive, int (*)(archive*)> tar_;
 };
 
-}  // namespace demi::data
+}  // namespace demi::files

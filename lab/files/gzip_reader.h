@@ -8,7 +8,7 @@
 #include <memory>
 #include <string>
 
-namespace demi::data {
+namespace demi::files {
 
 /// A file's bytes from front to back: decompressed if it is gzip (recognised by its content), as
 /// they are otherwise. zlib compares CRC-32 and length, which come behind the compressed bytes:
@@ -31,4 +31,4 @@ class GzipReader {
   uint64_t total_ = 0;  // bytes given so far
 };
 
-}  // namespace demi::data
+}  // namespace demi::files

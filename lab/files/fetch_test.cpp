@@ -1,4 +1,4 @@
-#include "lab/data/fetch.h"
+#include "lab/files/fetch.h"
 
 #include <arpa/inet.h>
 #include <gmock/gmock.h>
@@ -12,10 +12,10 @@
 #include <vector>
 
 #include "demi/core/error.h"
-#include "lab/data/folder_testing.h"
-#include "lab/data/md5.h"
+#include "lab/files/folder_testing.h"
+#include "lab/files/md5.h"
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 using testing::HasSubstr;
@@ -215,4 +215,4 @@ TEST(Fetch, SaysThatThereIsNoServerOrNoFolder) {
 }
 
 }  // namespace
-}  // namespace demi::data
+}  // namespace demi::files

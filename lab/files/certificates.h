@@ -4,7 +4,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi::data {
+namespace demi::files {
 
 /// The file of certificates by which a libcurl trusts servers whose own file is `built_in`:
 /// SSL_CERT_FILE where it is set, as for curl's program; else "" for its own, where that is there;
@@ -13,4 +13,4 @@ namespace demi::data {
 DEMI_API std::filesystem::path certificate_file(const std::filesystem::path& built_in,
                                                 const std::filesystem::path& root = "/");
 
-}  // namespace demi::data
+}  // namespace demi::files

@@ -1,8 +1,8 @@
-#include "lab/data/certificates.h"
+#include "lab/files/certificates.h"
 
 #include <cstdlib>
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 namespace fs = std::filesystem;
@@ -30,4 +30,4 @@ fs::path certificate_file(const fs::path& built_in, const fs::path& root) {
   return "";
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

@@ -7,7 +7,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi::data {
+namespace demi::files {
 
 /// The damage of a data set's file: all of it goes into the message of the DataError.
 struct Damage {
@@ -28,4 +28,4 @@ struct Damage {
 /// continue, so that all of it is found in one pass.
 using DamageReport = std::function<void(const Damage&)>;
 
-}  // namespace demi::data
+}  // namespace demi::files

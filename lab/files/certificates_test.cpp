@@ -1,12 +1,12 @@
-#include "lab/data/certificates.h"
+#include "lab/files/certificates.h"
 
 #include <gtest/gtest.h>
 
 #include <cstdlib>
 
-#include "lab/data/folder_testing.h"
+#include "lab/files/folder_testing.h"
 
-namespace demi::data {
+namespace demi::files {
 namespace {
 
 // The places are those that Go's crypto/x509 names (root_linux.go).
@@ -35,4 +35,4 @@ TEST(Certificates, AreThoseThatTheEnvironmentNames) {
 }
 
 }  // namespace
-}  // namespace demi::data
+}  // namespace demi::files

@@ -1,4 +1,4 @@
-#include "lab/data/gzip_reader.h"
+#include "lab/files/gzip_reader.h"
 
 #include <fmt/format.h>
 
@@ -7,9 +7,9 @@
 #include <cstring>
 #include <utility>
 
-#include "lab/data/damage.h"
+#include "lab/files/damage.h"
 
-namespace demi::data {
+namespace demi::files {
 
 GzipReader::GzipReader(std::string where, std::filesystem::path path)
     : where_(std::move(where)), path_(std::move(path)) {
@@ -46,4 +46,4 @@ std::size_t GzipReader::read(void* to, std::size_t bytes) {
   return done;
 }
 
-}  // namespace demi::data
+}  // namespace demi::files

@@ -9,7 +9,7 @@
 
 #include "demi/core/export.h"
 
-namespace demi::data {
+namespace demi::files {
 
 /// The content of those files of a tar archive (gz, xz or bare) whose name, without folders, is in
 /// `names`. Reads the archive once, to its end, so that every checksum in it is compared. Members
@@ -28,4 +28,4 @@ DEMI_API std::set<std::string> members_among(const std::filesystem::path& archiv
 /// TrainingError (disk).
 DEMI_API void unpack(const std::filesystem::path& archive, const std::filesystem::path& folder);
 
-}  // namespace demi::data
+}  // namespace demi::files
