@@ -40,6 +40,13 @@ std::string folder_of(const data::DataSet& set, const std::string& data_dir) {
 }
 
 void list_sets(const DataOptions& options) {
+  std::error_code unreadable;
+  require(options.data_dir.empty() || fs::is_directory(options.data_dir, unreadable),
+          {.where = "--data-dir",
+           .what = "there is no such folder",
+           .seen = options.data_dir,
+           .accepted = "a folder of data sets",
+           .advice = "leave it out for the places where sets are looked for"});
   std::vector<Entry> entries;
   nlohmann::ordered_json all = nlohmann::ordered_json::array();
   for (const data::DataSet& set : data::data_sets()) {

@@ -34,17 +34,12 @@ WholeNumber parsed(std::string_view digits) {
   return result;
 }
 
-std::string why_no_number(const std::string& text) {
-  if (parsed(text).error != std::errc::result_out_of_range)
-    return "";  // CLI11 refuses what is none
+std::string why_empty(const std::string& text) { return text.empty() ? kEmptyValue : ""; }
+
+std::string why_out_of_range(const std::string& text) {
+  if (parsed(text).error != std::errc::result_out_of_range) return "";
   return "out of range; seen: " + text + "; accepted: whole numbers of 64 bits, " +
          std::to_string(INT64_MIN) + " to " + std::to_string(INT64_MAX);
-}
-
-std::string why_empty(const std::string& text) {
-  return text.empty() ? "the value is empty, as a variable of the shell that is not set; leave the "
-                        "option out for its default"
-                      : "";
 }
 
 }  // namespace
@@ -64,7 +59,10 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
     if (below && !is_literal) command = below;
     const bool is_empty = !is_literal && argument.starts_with("--") && argument.ends_with('=');
     const std::string name = argument.substr(0, argument.size() - (is_empty ? 1 : 0));
-    all.push_back(is_empty && has_value(*command, name) ? name : argument);
+    const bool takes_value = has_value(*command, name);
+    if (is_empty && !takes_value && command->get_option_no_throw(name))
+      throw CLI::ValidationError(name, kEmptyValue);
+    all.push_back(is_empty && takes_value ? name : argument);
     if (all.back().size() < argument.size())
       all.emplace_back();
     else
@@ -76,7 +74,8 @@ std::vector<std::string> with_empty_values(const std::vector<std::string>& argum
 CLI::Validator whole_number(int64_t least, int64_t most) {
   const auto why = [least, most](std::string& text) -> std::string {
     const auto [number, error] = parsed(text);
-    if (error == std::errc::result_out_of_range) return why_no_number(text);
+    if (text.empty()) return kEmptyValue;
+    if (error == std::errc::result_out_of_range) return why_out_of_range(text);
     const bool is_none = error != std::errc();
     if (!is_none && number >= least && number <= most) return "";
     const char* what = is_none ? "not a whole number" : number < least ? "too small" : "too large";
@@ -87,12 +86,15 @@ CLI::Validator whole_number(int64_t least, int64_t most) {
 }
 
 void check_values(CLI::App& app) {
-  for (CLI::Option* option : app.get_options())
-    if (option->get_type_name() == "INT")
-      option->check(CLI::Validator([](std::string& text) { return why_no_number(text); }, ""));
+  for (CLI::Option* option : app.get_options()) {
+    const bool is_whole = option->get_type_name() == "INT";
+    if (is_whole || option->get_type_name() == "FLOAT")
+      option->check(CLI::Validator(why_empty, ""));
+    if (is_whole) option->check(CLI::Validator(why_out_of_range, ""));
+  }
   for (const char* name : {"--runs", "--precision", "--sweep"})
     if (CLI::Option* option = app.get_option_no_throw(name))
-      option->check(CLI::Validator([](std::string& text) { return why_empty(text); }, ""));
+      option->check(CLI::Validator(why_empty, ""));
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))
     check_values(*command);
 }

@@ -145,10 +145,26 @@ bool is_behind_mark(const std::string& word, const std::vector<std::string>& arg
   return mark != arguments.end() && std::none_of(arguments.begin(), mark, is_word);
 }
 
+// "--seconds: not a number; seen: abc; accepted: a number such as 0.1 or 1e-3". What CLI11 could
+// not convert is "Could not convert: --seconds = abc" in its words.
+std::string not_converted(const CLI::App& command, std::string text) {
+  const std::size_t name = text.find("--"), value = text.find(" = ", name);
+  if (value == std::string::npos) return text;
+  const std::string option = text.substr(name, value - name), seen = text.substr(value + 3);
+  const CLI::Option* given = command.get_option_no_throw(option);
+  if (!given) return text;
+  if (given->get_type_name() == "INT")
+    return option + ": not a whole number; seen: " + seen + "; accepted: a number such as 10";
+  if (given->get_type_name() == "FLOAT")
+    return option + ": not a number; seen: " + seen + "; accepted: a number such as 0.1 or 1e-3";
+  return text;
+}
+
 int report_usage_error(const CLI::App& app, const CLI::ParseError& error,
                        const std::vector<std::string>& arguments) {
   std::string text = error.what();
   const CLI::App& command = deepest_parsed(app);
+  if (dynamic_cast<const CLI::ConversionError*>(&error)) text = not_converted(command, text);
   if (dynamic_cast<const CLI::ExtrasError*>(&error)) {
     const std::string word = first_unexpected(command);
     const bool is_literal = word.starts_with("-") && is_behind_mark(word, arguments);

@@ -119,6 +119,13 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
          "--top-k: too small; seen: -1; accepted: 0 to 2147483647\n");
   expect({"bench", "autocast", "--width", "3000000000"}, "--width: too large; seen: 3000000000; ");
   expect({"compare", "--interleave=0"}, "--interleave: too small; seen: 0; accepted: 1 to ");
+  expect({"compare", "--interleave="}, "--interleave: the value is empty");
+  expect({"compare", "mlp", "--layers=", "3"}, "--layers: the value is empty");
+  expect({"doctor", "--seconds", "abc"},
+         "--seconds: not a number; seen: abc; accepted: a number such as 0.1 or 1e-3\n");
+  expect({"bench", "matmul", "--sizes", "64,big"},
+         "--sizes: not a whole number; seen: 64,big; accepted: a number such as 10\n");
+  expect({"bench", "step", "--rounds="}, "--rounds: the value is empty");
   expect({"compare", "--runs", ""}, "--runs: the value is empty");
   expect({"bench", "recipe", "--runs="}, "--runs: the value is empty");
   expect({"eval", "model.safetensors", "--precision", ""}, "--precision: the value is empty");
@@ -416,7 +423,10 @@ TEST_F(Cli, LayersAreComparedWithoutTraining) {
 }
 
 TEST_F(Cli, DataAreListedWithTheirFolders) {
-  const Outcome text = run({"data", "list", "--data-dir", (folder_ / "none").string()});
+  const Outcome absent = run({"data", "list", "--data-dir", (folder_ / "none").string()});
+  EXPECT_EQ(absent.code, 2);
+  EXPECT_THAT(absent.err, HasSubstr("[--data-dir] there is no such folder; seen: "));
+  const Outcome text = run({"data", "list", "--data-dir", folder_.string()});
   ASSERT_EQ(text.code, 0) << text.err;
   EXPECT_THAT(text.out, ContainsRegex("cifar10 +60,000 photographs"));
   EXPECT_THAT(text.out, HasSubstr("not here: "));

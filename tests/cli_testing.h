@@ -104,10 +104,12 @@ class Cli : public ::testing::Test {
       if (before) before();
     });
     EXPECT_EQ(outcome.code, code) << outcome.err;
-    std::string text(1 << 16, '\0');
-    const ssize_t length = read(terminal, text.data(), text.size());
-    text.resize(length > 0 ? static_cast<std::size_t>(length) : 0);
     close(other_end);
+    // In pieces, until nobody has the other end (EIO).
+    std::string text;
+    char piece[4096];
+    for (ssize_t length = 0; (length = read(terminal, piece, sizeof piece)) > 0;)
+      text.append(piece, static_cast<std::size_t>(length));
     close(terminal);
     return text;
   }
