@@ -19,6 +19,7 @@
 namespace demi::monitor::recipe_what_if {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -116,6 +117,8 @@ TEST(RecipeWhatIf, LooksAtAStepInSoMany) {
   EXPECT_EQ(result.first_step, 5);
   EXPECT_EQ(result.last_step, 10);
   EXPECT_GT(result.seconds, 0);
+  EXPECT_EQ(layer_of(result, "first").products[0].operands.elements, 2 * (kBatch * kIn + kIn * kIn))
+      << "those of each batch once";
   RecipeWhatIf one({.every = 5});
   EXPECT_TRUE(one.needs_step(1)) << "where it learns of the network";
 }
@@ -182,10 +185,39 @@ TEST(RecipeWhatIf, TheLastLayerIsLeftInBf16AndLookedAt) {
 TEST(RecipeWhatIf, PartsThatAreInFp32StayThere) {
   Two model = model_of();
   RecipeWhatIfOptions options{.recipe = "mxfp8", .every = 6, .threshold = 1e-9};
-  options.policy.keep_part_in_fp32("second");
+  options.policy.keep_part_in_fp32("second").set("tanh", OpCategory::fp32);
   const auto result = ask(model, options);
   EXPECT_FALSE(layer_of(result, "second").quantized);
   EXPECT_TRUE(layer_of(result, "first").quantized);
+  EXPECT_THAT(RecipeWhatIf({.recipe = "mxfp8"}).result().policy.to_string(), IsEmpty());
+  Two other = model_of();
+  options.threshold = 1e9;  // which no layer exceeds
+  EXPECT_THAT(ask(other, options).policy.to_string(),
+              AllOf(HasSubstr("tanh fp32"), HasSubstr("part second fp32")));
+}
+
+// Errors that vary: their mean is below the threshold, and so few batches do not show that it is.
+TEST(RecipeWhatIf, WhatIsNotSeenToBeBelowTheThresholdIsHarmed) {
+  Two model = model_of(), again = model_of();
+  const auto first = ask(model, {.recipe = "mxfp8", .every = 2});
+  const LayerInRecipe& seen = layer_of(first, "second");
+  ASSERT_GT(seen.greatest_error, seen.error * 1.001);
+  const auto result = ask(again, {.recipe = "mxfp8", .every = 2, .threshold = seen.error * 1.0001});
+  EXPECT_EQ(layer_of(result, "second").error, seen.error);
+  EXPECT_TRUE(layer_of(result, "second").harmed);
+  EXPECT_FALSE(result.left_out.empty() && !result.none_fits);
+}
+
+// The network leaves its second layer out where its first one gives bf16.
+TEST(RecipeWhatIf, AGradientThatIsAbsentIsOffByAllOfIt) {
+  Two model = model_of();
+  model->body = [](TwoImpl& m, const at::Tensor& x) {
+    const at::Tensor h = m.first->forward(x);
+    if (h.scalar_type() == at::kBFloat16) return m.head->forward(h);
+    return m.head->forward(h + m.second->forward(h).tanh());
+  };
+  const auto result = ask(model, {.recipe = "mxfp8", .every = 12});
+  EXPECT_EQ(layer_of(result, "second").error, 1);
 }
 
 // The errors are of the batch itself, not of the sum that the step has.

@@ -186,10 +186,25 @@ TEST_P(ByRecipe, CodesOfAnOwnedWeightAreKeptUntilTheNextWrite) {
   const auto before = weights::stats();
   const at::Tensor unowned = forward();
   EXPECT_EQ(weights::stats().copies, before.copies);
+  const auto input_gradient = [&] {
+    const at::Tensor input = x.clone().requires_grad_();
+    linear(input, weight, std::nullopt, how, at::kFloat).square().sum().backward();
+    return input.grad();
+  };
+  const at::Tensor gradient = input_gradient();
   weights::own(weight);
   EXPECT_TRUE(forward().equal(unowned));
   EXPECT_EQ(weights::stats().copies, before.copies + 1);
   const std::int64_t kept = weights::stats().bytes - before.bytes;
+  const at::Tensor again = input_gradient();
+  EXPECT_TRUE(how->recipe->gradient.by_chance || again.equal(gradient))
+      << "whose product reads the other direction";
+  const Scaling scaling = how->recipe->weight.scaling;
+  const bool has_direction = !kernels::is_of_tensor(scaling) && !kernels::is_square(scaling);
+  const std::int64_t both = weights::stats().bytes - before.bytes;
+  EXPECT_TRUE(has_direction ? both > kept * 3 / 2 : both == kept) << both << " of " << kept;
+  weights::drop();
+  EXPECT_TRUE(forward().equal(unowned));
   EXPECT_GE(kept, 32 * 64 / 2);
   EXPECT_LE(kept, 32 * 64 * 5 / 4);
   EXPECT_TRUE(forward().equal(unowned));
