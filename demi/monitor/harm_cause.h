@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "demi/core/export.h"
 #include "demi/monitor/recipe_what_if.h"
 
 namespace demi::monitor {
@@ -13,7 +14,8 @@ namespace demi::monitor {
 /// The cause is the layer that has half of the sum or more, and the worst of its products that can
 /// reach the harmed layer: its own weight gradient, its output, the input gradient of one behind
 /// it.
-void find_causes(RecipeWhatIfResult& result, const std::vector<std::vector<double>>& shares,
-                 const std::vector<bool>& harmed_in_region);
+DEMI_API void find_causes(RecipeWhatIfResult& result,
+                          const std::vector<std::vector<double>>& shares,
+                          const std::vector<bool>& harmed_in_region);
 
 }  // namespace demi::monitor

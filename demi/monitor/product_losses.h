@@ -5,13 +5,14 @@
 #include <map>
 #include <mutex>
 
+#include "demi/core/export.h"
 #include "demi/monitor/recipe_what_if.h"
 #include "demi/quantization/layers.h"
 
 namespace demi::monitor {
 
 /// Sums over the calls of one product of one weight.
-struct ProductSums {
+struct DEMI_API ProductSums {
   double error = 0, exact = 0, result = 0, dot = 0;  // squares of norms, and the dot product
   OperandLoss operands;
   std::int64_t operands_seen = 0;  // whose parts of `operands` are added up
@@ -27,7 +28,7 @@ using SumsOfWeight = std::array<ProductSums, 3>;
 
 /// Compares each product of layers with a recipe with the exact one, and its operands with what was
 /// read of them. Waits for the device.
-class ProductLosses : public quantization::ProductObserver {
+class DEMI_API ProductLosses : public quantization::ProductObserver {
  public:
   void on_product(const quantization::QuantizedWeight& weight, quantization::Product product,
                   const quantization::SeenOperand& left, const quantization::SeenOperand& right,

@@ -107,7 +107,31 @@ TEST(RecipeWhatIf, TheRunContinuesWithTheSameBits) {
   for (const auto& item : plain->named_buffers())
     EXPECT_TRUE(item.value().equal(asked->named_buffers()[item.key()])) << item.key();
   EXPECT_THAT(quantized_layers(*asked), IsEmpty());
-  EXPECT_EQ(weights::stats().copies, before) << "which each step would write";
+  EXPECT_EQ(weights::stats().copies, before);
+}
+
+TEST(RecipeWhatIf, NoCopyThatEachStepWouldWriteIsLeft) {
+  Two model = model_of();
+  train::Trainer trainer(train::network(model), options_of(model));
+  trainer.add(std::make_shared<RecipeWhatIf>(RecipeWhatIfOptions{.recipe = "mxfp8", .every = 1}));
+  const auto before = weights::stats().copies;
+  trainer.fit(rows());
+  EXPECT_EQ(weights::stats().copies, before);
+}
+
+TEST(RecipeWhatIf, APartThatEndsWithAStepIsTriedAsTheStepHasIt) {
+  for (const int64_t until : {5, 7}) {
+    Two model = model_of();
+    RecipeWhatIfOptions options{.recipe = "mxfp8", .every = 6};
+    options.policy.set_part("first", "mxfp8", until);
+    train::TrainerOptions run = options_of(model);
+    run.max_steps = 6;
+    train::Trainer trainer(train::network(model), run);
+    const auto what_if = std::make_shared<RecipeWhatIf>(options);
+    trainer.add(what_if);
+    trainer.fit(rows());
+    EXPECT_EQ(layer_of(what_if->result(), "first").quantized, until == 7) << until;
+  }
 }
 
 TEST(RecipeWhatIf, LooksAtAStepInSoMany) {
@@ -165,6 +189,10 @@ TEST(RecipeWhatIf, CountsWhatBecomes0AndTheProductsError) {
   EXPECT_EQ(output.operands.underflowed, kBatch * (kIn - 1) + kIn)
       << "and the column of weights, of whose zeros the steps before made some 1e-25";
   EXPECT_EQ(output.operands.saturated, 0);
+  // Of the inputs' energy at each place that is summed over 31 of 32 parts, of the weights' 1
+  // of 32.
+  EXPECT_NEAR(output.operands.lost, 0.5, 1e-6);
+  EXPECT_NEAR(output.operands.of_underflowed, 0.5, 1e-6);
   EXPECT_EQ(output.error, 1) << "the ones are all that the weights read";
   EXPECT_EQ(output.cosine, 0);
   EXPECT_EQ(layer_of(result, "second").cause, HarmCause::underflow);
@@ -264,6 +292,29 @@ TEST(RecipeWhatIf, WhatDoesNotRunInTheRecipeIsReported) {
   EXPECT_THAT(result.refused, HasSubstr("no derivative"));
   EXPECT_EQ(result.batches, 0);
   EXPECT_EQ(result.harmed(), 0);
+}
+
+// Two layers of the same weights are off alike: their errors add up, and not their squares, by
+// which the first guess is made.
+TEST(RecipeWhatIf, APolicyThatATrialRefutesLeavesOutMore) {
+  const auto twins = [] {
+    Two model = model_of();
+    model->body = [](TwoImpl& m, const at::Tensor& x) {
+      return m.head->forward(m.first->forward(x) + m.second->forward(x));
+    };
+    const torch::NoGradGuard no_grad;
+    model->second->weight.copy_(model->first->weight);
+    model->second->bias.copy_(model->first->bias);
+    return model;
+  };
+  Two model = twins(), again = twins();
+  const char* recipe = "mxfp8:wgrad-bf16";
+  const double error = layer_of(ask(model, {.recipe = recipe, .every = 2}), "head").error;
+  const auto result = ask(again, {.recipe = recipe, .every = 2, .threshold = 0.85 * error});
+  EXPECT_TRUE(layer_of(result, "head").harmed);
+  EXPECT_THAT(result.left_out, ElementsAre("first"));
+  EXPECT_LT(layer_of(result, "head").policy_error, result.threshold);
+  EXPECT_GE(result.policy_batches, 2);
 }
 
 // Weights that cancel each other: the first layer's output is off, and it alone has to leave.

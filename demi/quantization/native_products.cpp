@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdlib>
+#include <exception>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -75,10 +76,11 @@ std::optional<at::Tensor> native_product(const CodesOfProduct& left, const Codes
     return at::_scaled_mm(
         laid_out(left, /*by_columns=*/false), laid_out(right, /*by_columns=*/true), left_scale,
         right_scale, /*bias=*/{}, /*scale_result=*/{}, is_of_rows ? at::kBFloat16 : at::kFloat);
-  } catch (const c10::Error& error) {
+  } catch (const std::exception& error) {  // of LibTorch, or of oneDNN
+    const auto* of_libtorch = dynamic_cast<const c10::Error*>(&error);
     throw DeviceError({.where = kWhere,
                        .what = "the device has no such products of FP8",
-                       .seen = error.what_without_backtrace(),
+                       .seen = of_libtorch ? of_libtorch->what_without_backtrace() : error.what(),
                        .advice = "leave DEMI_FP8_PRODUCTS out, or set_native_products(false)"});
   }
 }
