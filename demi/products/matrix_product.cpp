@@ -1,7 +1,6 @@
 #include "demi/products/matrix_product.h"
 
 #include <ATen/ATen.h>
-#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/record_function.h>
 #include <torch/csrc/autograd/custom_function.h>
@@ -10,9 +9,9 @@
 
 #include "demi/kernels/cpu_kernels.h"
 #include "demi/products/convert.h"
+#include "demi/products/multiplication.h"
 #include "demi/products/no_autocast.h"
 #include "demi/products/through_fp32.h"
-#include "demi/tensor/dtype.h"
 #include "demi/tensor/kept_results.h"
 
 namespace demi::products {
@@ -21,114 +20,12 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-// A task's part of the result: so many columns of b in FP32 stay in a cache of the second level,
-// and the sums of so many rows beside them in one of the third.
-constexpr int64_t kMostRows = 1008, kMostColumns = 512;
-// The least rows and columns of a task: whole tiles of each path (kernels/cpu/product.h).
-constexpr int64_t kLeastRows = 84, kLeastColumns = 64;
-// Products of so many pairs of numbers are one task.
-constexpr int64_t kSmall = 1 << 18;
 // Sums are split until there are so many tasks, into parts of at least so many numbers.
 constexpr int64_t kTasks = 16, kLeastSum = 2048;
-
-struct Scales {
-  double beta, alpha;
-};
-
-int64_t ratio_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
-struct Part {
-  int64_t first, size;
-};
-
-/// Part `index` of `parts` of [0, size), made of whole pieces of `piece`.
-Part part_of(int64_t size, int64_t piece, int64_t parts, int64_t index) {
-  const int64_t pieces = ratio_up(size, piece), first = pieces * index / parts * piece;
-  return {first, std::min(size, pieces * (index + 1) / parts * piece) - first};
-}
-
-/// Into how many parts the rows and the columns of a result are split: as many tasks for each
-/// thread. Changes no bit (kernels/product.h).
-struct Split {
-  int64_t rows, columns;
-
-  Split(int64_t m, int64_t k, int64_t n, int64_t batch)
-      : rows(ratio_up(m, kMostRows)), columns(ratio_up(n, kMostColumns)) {
-    const int64_t threads = at::get_num_threads();
-    if (m * k * n < kSmall || rows * columns * batch % threads == 0 || batch > 4 * threads) return;
-    const int64_t most_rows = ratio_up(m, kLeastRows), most_columns = ratio_up(n, kLeastColumns);
-    if (columns >= rows || most_rows < 2 * threads)
-      columns = std::min(most_columns, ratio_up(columns, threads) * threads);
-    else
-      rows = std::min(most_rows, ratio_up(rows, threads) * threads);
-  }
-};
 
 /// With rows or columns of numbers next to each other.
 at::Tensor dense_one_way(const at::Tensor& matrices) {
   return matrices.stride(-1) == 1 || matrices.stride(-2) == 1 ? matrices : matrices.contiguous();
-}
-
-/// A matrix of a batch, or the only one.
-struct Matrices {
-  char* data = nullptr;
-  int64_t size = 0, of_batch = 0, row = 0, column = 0;
-
-  Matrices() = default;
-  explicit Matrices(const at::Tensor& t)
-      : data(static_cast<char*>(const_cast<void*>(t.const_data_ptr()))),
-        size(t.element_size()),
-        of_batch(t.dim() == 3 ? t.stride(0) : 0),
-        row(t.stride(-2)),
-        column(t.stride(-1)) {}
-  char* at(int64_t matrix, int64_t i, int64_t j) const {
-    return data + (matrix * of_batch + i * row + j * column) * size;
-  }
-};
-
-/// out = beta addend + alpha a b, rounded to out's dtype, of matrices or batches of them whose rows
-/// or columns are dense. out is contiguous; addend is undefined or of out's sizes in FP32.
-void multiply(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& left,
-              const at::Tensor& right, const Scales& scales) {
-  const Matrices a(left), b(right), c(out), plus = addend.defined() ? Matrices(addend) : Matrices();
-  const int64_t m = out.size(-2), k = left.size(-1), n = out.size(-1),
-                batch = out.dim() == 3 ? out.size(0) : 1;
-  const Split split(m, k, n, batch);
-  const auto run = kernels::cpu_kernels()->multiply;
-  const int64_t parts = split.rows * split.columns;
-  at::parallel_for(0, batch * parts, 1, [&](int64_t begin, int64_t end) {
-    // Of the largest part.
-    const int64_t tallest = ratio_up(ratio_up(m, kLeastRows), split.rows) * kLeastRows,
-                  widest = ratio_up(ratio_up(n, kLeastColumns), split.columns) * kLeastColumns;
-    const at::Tensor work =
-        at::empty({kernels::work_size(std::min(m, tallest), k, std::min(n, widest))}, at::kFloat);
-    for (int64_t task = begin; task < end; ++task) {
-      const int64_t matrix = task / parts, part = task % parts;
-      const Part rows = part_of(m, kLeastRows, split.rows, part % split.rows),
-                 columns = part_of(n, kLeastColumns, split.columns, part / split.rows);
-      run({.storage = tensor::storage_of(left.scalar_type()),
-           .result = tensor::storage_of(out.scalar_type()),
-           .m = rows.size,
-           .k = k,
-           .n = columns.size,
-           .a = a.at(matrix, rows.first, 0),
-           .a_row = a.row,
-           .a_column = a.column,
-           .b = b.at(matrix, 0, columns.first),
-           .b_row = b.row,
-           .b_column = b.column,
-           .c = c.at(matrix, rows.first, columns.first),
-           .c_row = c.row,
-           .addend = addend.defined() ? reinterpret_cast<const float*>(
-                                            plus.at(matrix, rows.first, columns.first))
-                                      : nullptr,
-           .addend_row = plus.row,
-           .addend_column = plus.column,
-           .beta = static_cast<float>(scales.beta),
-           .alpha = static_cast<float>(scales.alpha),
-           .work = work.mutable_data_ptr<float>()});
-    }
-  });
 }
 
 /// Into how many parts the sums over a long k are split, so that a small result keeps many threads
@@ -138,9 +35,9 @@ int64_t parts_of_sums(int64_t m, int64_t k, int64_t n) {
   return std::clamp(std::min(kTasks / tiles, k / kLeastSum), int64_t{1}, kTasks);
 }
 
-/// Multiplies as multiply() does, with sums over `parts` parts of k beside each other, in FP32.
-void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Tensor& a,
-                   const at::Tensor& b, const Scales& scales, int64_t parts) {
+/// Multiplies as `multiply` does, with sums over `parts` parts of k beside each other, in FP32.
+void multiply_deep(Multiply* multiply, const at::Tensor& out, const at::Tensor& addend,
+                   const at::Tensor& a, const at::Tensor& b, const Scales& scales, int64_t parts) {
   const int64_t k = a.size(1), depth = k / parts / kernels::kChain * kernels::kChain,
                 whole = parts * depth;
   const bool has_rest = whole < k;
@@ -159,7 +56,7 @@ void multiply_deep(const at::Tensor& out, const at::Tensor& addend, const at::Te
 }
 
 at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
-                    const Scales& scales) {
+                    const Scales& scales, Multiply* multiply) {
   const NoAutocast no_autocast;
   const at::AutoDispatchBelowADInplaceOrView below;
   RECORD_FUNCTION_WITH_SCOPE(at::RecordScope::USER_SCOPE, "demi.product",
@@ -174,7 +71,7 @@ at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Ten
   const at::Tensor left = dense_one_way(a), right = dense_one_way(b);
   const int64_t parts = out.dim() == 2 ? parts_of_sums(out.size(0), left.size(1), out.size(1)) : 1;
   if (parts > 1)
-    multiply_deep(out, expanded, left, right, scales, parts);
+    multiply_deep(multiply, out, expanded, left, right, scales, parts);
   else
     multiply(out, expanded, left, right, scales);
   return out;
@@ -184,7 +81,7 @@ at::Tensor computed(const at::Tensor& addend, const at::Tensor& a, const at::Ten
 /// which are not kept.
 at::Tensor multiplied(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                       const Scales& scales) {
-  const auto compute = [&] { return computed(addend, a, b, scales); };
+  const auto compute = [&] { return computed(addend, a, b, scales, &multiply); };
   return a.dim() == 2 ? tensor::kept("demi::products::matrix_product", compute) : compute();
 }
 
@@ -236,6 +133,11 @@ bool is_own(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b) 
   return kernels::cpu_kernels() && is_ordinary({&addend, &a, &b});
 }
 
+bool differentiates(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b) {
+  return at::GradMode::is_enabled() &&
+         (a.requires_grad() || b.requires_grad() || (addend.defined() && addend.requires_grad()));
+}
+
 /// LibTorch's product, for example in backward with a batch of gradients (vmap).
 at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                      double beta, double alpha) {
@@ -251,12 +153,16 @@ at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Te
 at::Tensor matrix_product(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                           double beta, double alpha) {
   if (!is_own(addend, a, b)) return libtorchs(addend, a, b, beta, alpha);
-  const bool differentiates =
-      at::GradMode::is_enabled() &&
-      (a.requires_grad() || b.requires_grad() || (addend.defined() && addend.requires_grad()));
-  if (!differentiates) return multiplied(addend, a, b, {beta, alpha});
+  if (!differentiates(addend, a, b)) return multiplied(addend, a, b, {beta, alpha});
   return ProductFunction::apply(a, b, addend.defined() ? std::optional(addend) : std::nullopt, beta,
                                 alpha);
+}
+
+at::Tensor symmetric_product(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
+                             double beta, double alpha) {
+  if (a.scalar_type() != at::kFloat || !is_own(addend, a, b) || differentiates(addend, a, b))
+    return matrix_product(addend, a, b, beta, alpha);
+  return computed(addend, a, b, {beta, alpha}, &multiply_symmetric);
 }
 
 }  // namespace demi::products

@@ -15,4 +15,10 @@ namespace demi::products {
 DEMI_API at::Tensor matrix_product(const at::Tensor& addend, const at::Tensor& a,
                                    const at::Tensor& b, double beta = 1, double alpha = 1);
 
+/// matrix_product() of which the caller knows that the result is symmetric, as a aᵀ and the square
+/// of a symmetric matrix are, with an addend that is. The same bits; in FP32 about half the time,
+/// since the numbers below the diagonal are copies. A result that is not symmetric comes out wrong.
+DEMI_API at::Tensor symmetric_product(const at::Tensor& addend, const at::Tensor& a,
+                                      const at::Tensor& b, double beta = 1, double alpha = 1);
+
 }  // namespace demi::products

@@ -68,17 +68,17 @@ at::Tensor norms_of(const at::Tensor& x) {
   return made;
 }
 
-// Products in FP32 are demi's on a CPU: the bits of LibTorch's depend on the number of threads.
-// Those in bf16 are LibTorch's, as torch.optim.Muon's are.
-at::Tensor product(const at::Tensor& a, const at::Tensor& b) {
-  if (a.scalar_type() == at::kFloat) return products::matrix_product({}, a, b);
-  return a.dim() == 2 ? at::mm(a, b) : at::bmm(a, b);
-}
-
-at::Tensor sum_and_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b,
-                           double beta, double alpha) {
-  if (a.scalar_type() == at::kFloat) return products::matrix_product(sum, a, b, beta, alpha);
-  return a.dim() == 2 ? at::addmm(sum, a, b, beta, alpha) : at::baddbmm(sum, a, b, beta, alpha);
+/// beta sum + alpha a b; without a sum alpha is 1. Products in FP32 are demi's on a CPU: the bits
+/// of LibTorch's depend on the number of threads. Those in bf16 are LibTorch's, as
+/// torch.optim.Muon's are.
+at::Tensor product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, double beta,
+                   double alpha, bool is_symmetric = false) {
+  if (a.scalar_type() == at::kFloat)
+    return (is_symmetric ? products::symmetric_product : products::matrix_product)(sum, a, b, beta,
+                                                                                   alpha);
+  const bool is_batch = a.dim() == 3;
+  if (!sum.defined()) return is_batch ? at::bmm(a, b) : at::mm(a, b);
+  return is_batch ? at::baddbmm(sum, a, b, beta, alpha) : at::addmm(sum, a, b, beta, alpha);
 }
 
 /// The orthogonal factor of each of x, (rows, columns) or (count, rows, columns), whose memory it
@@ -92,8 +92,9 @@ at::Tensor orthogonal_factor(at::Tensor x, const MatrixOptions& options) {
     x.div_(at::clamp(norms_of(x), options.epsilon));
   for (std::int64_t step = 0; step < options.steps; ++step) {
     const auto [a, b, c] = coefficients_of(options, step);
-    const at::Tensor gram = product(x, x.mT());
-    x = sum_and_product(x, sum_and_product(gram, gram, gram, b, c), x, a, 1);
+    const at::Tensor gram = product({}, x, x.mT(), 1, 1, /*is_symmetric=*/true);
+    const at::Tensor polynomial = product(gram, gram, gram, b, c, /*is_symmetric=*/true);
+    x = product(x, polynomial, x, a, 1);
   }
   return is_tall ? x.mT() : x;
 }
