@@ -417,7 +417,7 @@ class Episode {
     compare_state();
     const Result theirs = result_of(made_anew(recipe_, expected_), x, in_region, seed);
     const Result ours = result_of(network_, x, in_region, seed);
-    is_used_ = is_used_ || in_region;
+    is_used_ = is_used_ || (in_region && !ours.empty());  // not all if it threw
     if (ours.size() != theirs.size()) tell("throws in one of the two");
     for (const auto& [name, tensor] : theirs) {
       const auto found = ours.find(name);

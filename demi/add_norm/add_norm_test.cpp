@@ -7,6 +7,7 @@
 #include <cstdlib>
 #include <functional>
 #include <limits>
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -390,6 +391,21 @@ TEST(AddNormOp, FollowsThePolicyOfAPart) {
   const Autocast region(torch::kCPU, torch::kBFloat16);
   EXPECT_FALSE(is_libtorchs(form, rows));
   demi::apply(Policy("float32"), *norm);
+  EXPECT_TRUE(is_libtorchs(form, rows));
+}
+
+// bf16 rows that are normed in fp16 are LibTorch's in any case, and its rms_norm asks no policy.
+TEST(AddNormOp, AUsedCopyKeepsItsPolicyInOtherMemory) {
+  torch::manual_seed(13);
+  torch::nn::LayerNorm norm(torch::nn::LayerNormOptions({90}));
+  demi::apply(Policy("float32"), *norm);
+  const auto copy = std::dynamic_pointer_cast<torch::nn::LayerNormImpl>(norm->clone());
+  const Autocast region(torch::kCPU, torch::kBFloat16);
+  add_rms_norm(at::randn({50, 90}, at::kBFloat16), {}, copy->weight, {.dtype = at::kHalf});
+  copy->weight.set_data(at::rand({90}));
+  const Form form{.centered = false, .normed = at::kFloat};
+  Rows rows = rows_of(form, {50, 90});
+  rows.weight = copy->weight;
   EXPECT_TRUE(is_libtorchs(form, rows));
 }
 

@@ -39,14 +39,15 @@ bool fits(at::ScalarType dtype, at::ScalarType sum) {
 bool is_for_kernels(const Call& call) {
   const at::Tensor &x = call.input, &add = call.add;
   const auto dtype = x.scalar_type();
-  if (x.dim() < 1 || !(dtype == at::kFloat || tensor::is_16_bit(dtype)) || !x.is_contiguous() ||
-      !products::is_ordinary({&x}) || !kernels::cpu_kernels())
+  // Asked first: a mark that came with a copy's memory belongs to the parameter once it is seen.
+  if (has_rules(call) || x.dim() < 1 || !(dtype == at::kFloat || tensor::is_16_bit(dtype)) ||
+      !x.is_contiguous() || !products::is_ordinary({&x}) || !kernels::cpu_kernels())
     return false;
   if (add.defined() && !(add.sizes() == x.sizes() && fits(add.scalar_type(), dtype) &&
                          products::is_ordinary({&add})))
     return false;
   if (call.dtype != at::ScalarType::Undefined && !fits(call.dtype, dtype)) return false;
-  return is_ordinary_of(call.weight, x) && is_ordinary_of(call.bias, x) && !has_rules(call);
+  return is_ordinary_of(call.weight, x) && is_ordinary_of(call.bias, x);
 }
 
 }  // namespace demi::add_norm
