@@ -329,6 +329,30 @@ TEST(Training, ASharedModuleCastsItsWeightOnceAndSumsItsGradient) {
 
 // Under TSan (OMP_NUM_THREADS=1) and ASan: two dtypes on shared frozen weights, while a third
 // thread changes the policy and drops the copies that the others read.
+// Which a gradient penalty does: the flag of a tensor within a graph means nothing to LibTorch.
+TEST(Training, ATensorWithinAGraphIsNoLeafIfItsFlagIsSet) {
+  torch::manual_seed(7);
+  const auto kBf16 = torch::kBFloat16;
+  const at::Tensor x = torch::randn({8, 8}), w = torch::randn({8, 8}).requires_grad_(),
+                   v = torch::randn({8, 8}).requires_grad_();
+  const auto gradients = [&](bool in_region) {
+    const at::Tensor h = torch::mm(x, w).requires_grad_();
+    at::Tensor y;
+    if (in_region) {
+      const Autocast region(torch::kCPU, kBf16);
+      y = torch::mm(h, v);
+    } else {
+      y = torch::mm(h.to(kBf16), v.to(kBf16));
+    }
+    const auto of_h = torch::autograd::grad({y.sum()}, {h}, {}, /*retain_graph=*/true)[0];
+    w.mutable_grad().reset();
+    y.sum().backward();
+    return std::vector<at::Tensor>{of_h, w.grad().clone()};
+  };
+  const auto seen = gradients(true), expected = gradients(false);
+  for (std::size_t i = 0; i < seen.size(); ++i) EXPECT_TRUE(seen[i].equal(expected[i])) << i;
+}
+
 TEST(Threads, TwoDtypesTrainOnSharedFrozenWeightsWhileAThirdChangesThePolicy) {
   torch::nn::Linear frozen(8, 8);
   for (auto& p : frozen->parameters()) p.set_requires_grad(false);

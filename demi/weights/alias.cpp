@@ -91,7 +91,8 @@ Kind kind_of(const at::TensorBase& tensor) {
   const auto* meta = meta_of(*tensor.unsafeGetTensorImpl());
   if (!meta) return Kind::plain_leaf;
   if (meta->fw_grad_) return Kind::other;
-  if (meta->requires_grad_) return Kind::trained_leaf;
+  // requires_grad_() of a tensor within a graph sets the flag, too, and means nothing.
+  if (meta->requires_grad_ && !meta->grad_fn_) return Kind::trained_leaf;
   if (meta->is_view_ && tensor.is_view()) return Kind::view;
   const bool plain = !meta->grad_fn_ && !meta->is_view_;
   return plain ? Kind::plain_leaf : Kind::other;

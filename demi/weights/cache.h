@@ -21,6 +21,7 @@ namespace demi::weights {
 struct DerivedTensors {
   std::uint64_t key;
   LeafState made_of;
+  c10::DimVector sizes, strides;  // of the parameter
   std::vector<at::Tensor> tensors;
   ReadyOn ready;
   Footprint footprint;

@@ -19,6 +19,12 @@ DerivedTensors* find_derived(OwnedParameter& owner, std::uint64_t key) {
   return found == owner.derived.end() ? nullptr : &*found;
 }
 
+// Whether nothing that the tensors depend on has changed. Call with the shared lock.
+bool is_current(const DerivedTensors& kept, const c10::TensorImpl& leaf) {
+  return kept.made_of.is_of(leaf) && tensor::same(kept.sizes, leaf.sizes()) &&
+         tensor::same(kept.strides, leaf.strides());
+}
+
 std::vector<at::Tensor> make_outside_of_graphs(
     const std::function<std::vector<at::Tensor>()>& make) {
   const c10::InferenceMode no_inference(false);
@@ -42,13 +48,13 @@ std::vector<at::Tensor> kept_derived(const at::Tensor& parameter, std::uint64_t 
     const auto owner = owned().find(&leaf);
     if (owner == owned().end()) return {};
     const DerivedTensors* kept = find_derived(owner->second, key);
-    if (!kept || !kept->made_of.is_of(leaf)) return {};
+    if (!kept || !is_current(*kept, leaf)) return {};
     if (kept->ready.includes(current)) return kept->tensors;
   }
   const std::unique_lock lock(cache_mutex());
   const auto owner = owned().find(&leaf);
   DerivedTensors* kept = owner == owned().end() ? nullptr : find_derived(owner->second, key);
-  if (!kept || !kept->made_of.is_of(leaf)) return {};
+  if (!kept || !is_current(*kept, leaf)) return {};
   if (kept->ready.includes(current)) return kept->tensors;
   for (const at::Tensor& tensor : kept->tensors) {
     if (!tensor.defined()) continue;
@@ -90,8 +96,8 @@ void keep_derived(const at::Tensor& parameter, std::uint64_t key, AnnouncedState
     all.erase(all.begin() + (stale - all.data()));
   }
   if (counters().bytes + bytes > counters().capacity) return;
-  all.push_back(
-      {key, *std::exchange(announced.state, {}), tensors, ReadyOn(current), Footprint(bytes)});
+  all.push_back({key, *std::exchange(announced.state, {}), c10::DimVector(parameter.sizes()),
+                 c10::DimVector(parameter.strides()), tensors, ReadyOn(current), Footprint(bytes)});
 }
 
 }  // namespace

@@ -47,6 +47,17 @@ TEST_F(Derived, IsMadeOnceForEachKeyAndWrite) {
   EXPECT_EQ(stats().bytes, 0);
 }
 
+TEST_F(Derived, IsMadeAnewForAnotherViewOfTheSameMemory) {
+  const at::Tensor p = owned_parameter();
+  p.data().copy_(at::arange(16).view({4, 4}));
+  both(p);
+  p.set_data(p.detach().t());
+  EXPECT_TRUE(both(p)[0].equal(2 * p.detach()));
+  EXPECT_EQ(made, 2);
+  p.set_data(p.detach().t().view({2, 8}));
+  EXPECT_EQ(both(p)[0].sizes(), p.sizes());
+}
+
 TEST_F(Derived, IsNotKeptOfAParameterThatIsNotOwnedAndInOtherModes) {
   const at::Tensor p = parameter(), q = owned_parameter();
   both(p);
