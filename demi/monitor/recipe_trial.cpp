@@ -16,8 +16,11 @@ class AppliedPolicy {
  public:
   AppliedPolicy(const OpPolicy& policy, const loop::StepView& view, std::uint64_t seed,
                 quantization::ProductObserver* observer) {
-    for (const at::Tensor& parameter : view.module.parameters())
+    for (const at::Tensor& parameter : view.module.parameters()) {
       before_.emplace_back(parameter, mark_of_part(parameter));
+      // The recipe of an earlier run is none of this policy's.
+      if (before_.back().second && before_.back().second->quantized) unmark_part(parameter);
+    }
     demi::apply(policy, view.module, seed);
     set_step(view.module, view.step - 1);
     for (const auto& [parameter, mark] : before_) {

@@ -6,7 +6,9 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <cstdint>
 #include <numeric>
+#include <set>
 #include <unordered_map>
 #include <utility>
 
@@ -60,10 +62,20 @@ double upper_mean_of(const std::vector<double>& values) {
   return mean + 2 * std::sqrt(squares / (n * (n - 1)));
 }
 
+OpPolicy without_recipes(const OpPolicy& policy) {
+  OpPolicy result;
+  for (const OpRule& rule : policy.changes()) result.set(rule.op, rule.category, rule.reason);
+  for (const PartRule& rule : policy.parts())
+    if (!quantization::find_recipe(rule.treatment))
+      result.set_part(rule.part, rule.treatment, rule.until);
+  return result;
+}
+
 // A layer's errors by batch, and its products' sums.
 struct RecipeLayerRecord {
   std::string name;
-  std::vector<std::size_t> weights;  // which of the module's parameters
+  std::vector<std::uint32_t> numbers;  // of its weights, as apply() counts them
+  std::vector<std::size_t> places;     // of its weights among the module's parameters
   bool quantized = false;
   std::vector<double> errors;         // in the recipe
   std::vector<double> policy_errors;  // with the present policy
@@ -78,7 +90,7 @@ struct RecipeLayerRecord {
 double error_of(const RecipeLayerRecord& layer, const RecipeTrial::Pass& exact,
                 const RecipeTrial::Pass& low) {
   ProductSums sums;
-  for (const std::size_t i : layer.weights) {
+  for (const std::size_t i : layer.places) {
     const at::Tensor &wanted = exact.gradients[i], &got = low.gradients[i];
     if (!wanted.defined()) continue;
     const at::Tensor a = wanted.to(c10::kDouble);
@@ -95,11 +107,13 @@ struct RecipeWhatIf::Impl {
       : options(std::move(with)),
         recipe(quantization::parse_recipe(options.recipe)),
         threshold(options.threshold.value_or(default_threshold(recipe))),
+        region(without_recipes(options.policy)),
         trial(options.seed) {}
 
   const RecipeWhatIfOptions options;
   const quantization::Recipe& recipe;
   const double threshold;
+  const OpPolicy region;  // options.policy without its recipes
   RecipeTrial trial;
   ProductLosses products;
   std::vector<RecipeLayerRecord> layers;
@@ -138,14 +152,27 @@ void RecipeWhatIf::Impl::begin(const loop::StepView& view) {
     whole.set_part(rule.part, rule.treatment, rule.until);
   for (const OpRule& rule : options.policy.changes())
     whole.set(rule.op, rule.category, rule.reason);
-  std::unordered_map<const c10::TensorImpl*, std::size_t> numbers;
-  for (const at::Tensor& parameter : view.module.parameters())
-    numbers.emplace(parameter.unsafeGetTensorImpl(), numbers.size());
+  // parameters() names a tensor as often as modules share it; its number counts it once.
+  struct Place {
+    std::uint32_t number;
+    std::size_t place;
+  };
+  std::unordered_map<const c10::TensorImpl*, Place> places;
+  const std::vector<at::Tensor> parameters = view.module.parameters();
+  for (std::size_t i = 0; i < parameters.size(); ++i)
+    places.emplace(parameters[i].unsafeGetTensorImpl(),
+                   Place{static_cast<std::uint32_t>(places.size()), i});
+  std::set<std::uint32_t> known;
   for (const RecipeLayer& layer : layers_of_recipe(recipe, view.module)) {
     RecipeLayerRecord record{.name = layer.name};
-    for (const at::Tensor& weight : layer.weights)
-      record.weights.push_back(numbers.at(weight.unsafeGetTensorImpl()));
-    layers.push_back(std::move(record));
+    bool is_new = false;
+    for (const at::Tensor& weight : layer.weights) {
+      const Place& found = places.at(weight.unsafeGetTensorImpl());
+      is_new |= known.insert(found.number).second;
+      record.numbers.push_back(found.number);
+      record.places.push_back(found.place);
+    }
+    if (is_new) layers.push_back(std::move(record));  // else an earlier layer by another name
   }
 }
 
@@ -154,8 +181,8 @@ void RecipeWhatIf::Impl::count_products() {
   const auto by_weight = products.take();
   for (RecipeLayerRecord& layer : layers) {
     SumsOfWeight of_batch;
-    for (const std::size_t weight : layer.weights) {
-      const auto found = by_weight.find(static_cast<std::uint32_t>(weight));
+    for (const std::uint32_t number : layer.numbers) {
+      const auto found = by_weight.find(number);
       if (found == by_weight.end()) continue;
       layer.quantized = true;
       for (std::size_t i = 0; i < of_batch.size(); ++i) of_batch[i] += found->second[i];
@@ -180,7 +207,8 @@ OpPolicy RecipeWhatIf::Impl::policy_without(const std::vector<bool>& out) const 
   OpPolicy policy = whole;
   const auto is_within_one = [&](std::size_t i) {
     for (std::size_t j = 0; j < i; ++j)
-      if (out[j] && layers[i].name.starts_with(layers[j].name + ".")) return true;
+      if (out[j] && (layers[j].name.empty() || layers[i].name.starts_with(layers[j].name + ".")))
+        return true;
     return false;
   };
   for (std::size_t i = 0; i < layers.size(); ++i) {
@@ -279,7 +307,7 @@ void RecipeWhatIf::Impl::look(const loop::StepView& view) {
   }
   if (result.batches++ == 0) result.first_step = view.step;
   result.last_step = view.step;
-  const RecipeTrial::Pass plain = trial.in_region(view, options.policy, nullptr);
+  const RecipeTrial::Pass plain = trial.in_region(view, region, nullptr);
   result.against_region |= draws;
   if (draws) exact = plain;
   count_products();
@@ -365,7 +393,7 @@ RecipeWhatIfResult RecipeWhatIf::result() const {
   for (std::size_t i = 0; i < impl.layers.size(); ++i)
     if (impl.left_out[i]) result.left_out.push_back(result.layers[i].layer);
   result.none_fits = impl.leaves_out_all();
-  result.policy = result.none_fits ? impl.options.policy : impl.policy_without(impl.left_out);
+  result.policy = result.none_fits ? impl.region : impl.policy_without(impl.left_out);
   result.policy_batches = impl.policy_batches;
   return result;
 }

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <cmath>
 #include <functional>
 #include <memory>
@@ -21,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::ElementsAre;
+using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using train::testing::Rows;
@@ -28,10 +30,19 @@ using train::testing::Rows;
 constexpr int64_t kIn = 32, kRows = 16, kBatch = 4;
 
 struct TwoImpl : torch::nn::Module {
-  torch::nn::Linear first{register_module("first", torch::nn::Linear(kIn, kIn))};
-  torch::nn::Linear second{register_module("second", torch::nn::Linear(kIn, kIn))};
-  torch::nn::BatchNorm1d norm{register_module("norm", torch::nn::BatchNorm1d(kIn))};
-  torch::nn::Linear head{register_module("head", torch::nn::Linear(kIn, 1))};
+  explicit TwoImpl(bool is_named_twice = false, bool has_own = false)
+      : first(register_module("first", torch::nn::Linear(kIn, kIn))) {
+    if (is_named_twice) register_module("again", first);
+    second = register_module("second", torch::nn::Linear(kIn, kIn));
+    norm = register_module("norm", torch::nn::BatchNorm1d(kIn));
+    head = register_module("head", torch::nn::Linear(kIn, 1));
+    if (has_own) own = register_parameter("own", at::eye(kIn));
+  }
+  torch::nn::Linear first;
+  torch::nn::Linear second{nullptr};
+  torch::nn::BatchNorm1d norm{nullptr};
+  torch::nn::Linear head{nullptr};
+  at::Tensor own;  // a weight of the network itself
   double dropout = 0;
   std::function<at::Tensor(TwoImpl&, const at::Tensor&)> body;
   at::Tensor forward(const at::Tensor& x) {
@@ -59,7 +70,11 @@ train::TrainerOptions options_of(Two& model, const char* precision = "fp32", dou
   train::TrainerOptions options;
   options.precision = parse_precision(precision);
   options.loss = train::Loss::mse;
-  options.optimizers = {std::make_shared<optim::SGD>(model->parameters(), optim::SGDOptions(rate))};
+  std::vector<at::Tensor> parameters;  // each once
+  for (const at::Tensor& p : model->parameters())
+    if (std::ranges::none_of(parameters, [&](const at::Tensor& q) { return q.is_same(p); }))
+      parameters.push_back(p);
+  options.optimizers = {std::make_shared<optim::SGD>(parameters, optim::SGDOptions(rate))};
   options.epochs = 3;  // of four steps
   return options;
 }
@@ -345,6 +360,54 @@ TEST(RecipeWhatIf, ThePolicyLeavesOutTheLayerAtFault) {
   const OpPolicy read = OpPolicy::from_text(result.policy_text());
   EXPECT_EQ(read.to_string(),
             "part * mxfp8\npart head lower_precision\npart first lower_precision\n");
+}
+
+TEST(RecipeWhatIf, AModuleOfTwoNamesIsOneLayerAndShiftsNoOther) {
+  Two plain = model_of();
+  torch::manual_seed(5);
+  Two shared(/*is_named_twice=*/true);
+  const auto expected = ask(plain, {.recipe = "mxfp8", .every = 2}),
+             seen = ask(shared, {.recipe = "mxfp8", .every = 2});
+  ASSERT_EQ(seen.layers.size(), expected.layers.size());
+  for (std::size_t i = 0; i < seen.layers.size(); ++i) {
+    EXPECT_EQ(seen.layers[i].layer, expected.layers[i].layer);
+    EXPECT_EQ(seen.layers[i].error, expected.layers[i].error) << seen.layers[i].layer;
+  }
+}
+
+// Recipes stay with a model after a run of them.
+TEST(RecipeWhatIf, AModelThatWasTrainedInARecipeIsComparedWithBf16) {
+  Two plain = model_of(), marked = model_of();
+  demi::apply(OpPolicy::of_recipe("mxfp8", *marked), *marked);
+  const RecipeWhatIfOptions options{.recipe = "mxfp8", .every = 2, .threshold = 0.012};
+  EXPECT_THAT(ask(marked, options).left_out, ElementsAreArray(ask(plain, options).left_out));
+  EXPECT_EQ(quantized_layers(*marked).size(), 2U) << "as before";
+}
+
+// Of the network itself: its rule names all parts, and those within it get theirs behind it.
+TEST(RecipeWhatIf, AWeightOfTheNetworkItselfIsLeftOutAlone) {
+  torch::manual_seed(5);
+  Two model(/*is_named_twice=*/false, /*has_own=*/true);
+  model->body = [](TwoImpl& m, const at::Tensor& x) {
+    return m.head->forward(m.second->forward(x.matmul(m.own.t()) * 4).tanh());
+  };
+  at::Tensor x;
+  {
+    const torch::NoGradGuard no_grad;
+    torch::manual_seed(8);
+    const at::Tensor half = at::randn({kRows, kIn / 2});
+    x = at::cat({half, half + 0.2 * at::randn({kRows, kIn / 2})}, 1);
+    model->own.copy_(model->first->weight);
+    model->own.slice(1, 0, kIn / 2).copy_(-model->own.slice(1, kIn / 2));
+  }
+  const auto result =
+      ask(model, {.recipe = "mxfp8", .every = 2}, {x, at::ones({kRows, 1}), kBatch});
+  EXPECT_THAT(result.left_out, ElementsAre("model"));
+  EXPECT_FALSE(result.none_fits);
+  demi::apply(result.policy, *model);
+  const auto quantized = quantized_layers(*model);
+  ASSERT_EQ(quantized.size(), 1U);
+  EXPECT_EQ(quantized[0].weight, "second.weight");
 }
 
 TEST(RecipeWhatIf, WhereNoLayerFitsThePolicyIsBf16) {
