@@ -47,16 +47,20 @@ struct PartOfRule {
   torch::nn::Module* part;
   const quantization::Recipe* recipe;  // null: none
   std::vector<at::Tensor> weights;
+  std::vector<at::Tensor> others;  // of the same layers
 };
 
 PartOfRule found(const PartRule& rule, torch::nn::Module& module) {
   PartOfRule result{.rule = &rule,
                     .part = rule.part == "*" ? &module : &part_of(module, rule.part),
                     .recipe = quantization::find_recipe(rule.treatment),
-                    .weights = {}};
+                    .weights = {},
+                    .others = {}};
   if (!result.recipe) return result;
-  for (const RecipeLayer& layer : layers_of_recipe(*result.recipe, *result.part))
+  for (const RecipeLayer& layer : layers_of_recipe(*result.recipe, *result.part)) {
     result.weights.insert(result.weights.end(), layer.weights.begin(), layer.weights.end());
+    result.others.insert(result.others.end(), layer.others.begin(), layer.others.end());
+  }
   if (result.weights.empty())
     refuse({.where = "autocast.apply",
             .what = "the part has no layer that the recipe is for",
@@ -79,6 +83,8 @@ void apply(const OpPolicy& policy, torch::nn::Module& module, std::uint64_t seed
   run->seed = seed;
   for (const PartOfRule& one : parts) {
     if (one.recipe) {
+      // A bias that is FP32 by an earlier rule would decide for its layer.
+      for (const at::Tensor& other : one.others) unmark_part(other);
       constexpr auto kNever = std::numeric_limits<std::int64_t>::max();
       for (const at::Tensor& weight : one.weights)
         mark_part(weight, PartMark{.quantized = std::make_shared<quantization::QuantizedWeight>(

@@ -2,6 +2,7 @@
 
 #include <ATen/ATen.h>
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -88,7 +89,10 @@ OptionalTensor addmm_by_recipe(const Call& call, const at::Tensor& addend, const
   const bool is_plain_sum = beta.toDouble() == 1 && alpha.toDouble() == 1;
   if (is_plain_sum && is_bias_of(addend, b)) return linear_now(call, a, transposed(b), addend);
   const at::Tensor product = linear_now(call, a, transposed(b), std::nullopt);
-  return at::add(at::mul(product, alpha), at::mul(addend, beta)).to(call.dtype);
+  const at::Tensor scaled = at::mul(product, alpha);
+  // With beta 0 nothing of the addend counts, NaN neither, as in LibTorch.
+  if (beta.toDouble() == 0) return scaled.to(call.dtype);
+  return at::add(scaled, at::mul(addend, beta)).to(call.dtype);
 }
 
 OptionalTensor matmul_by_recipe(const Call& call, const at::Tensor& a, const at::Tensor& b) {
@@ -120,6 +124,10 @@ OptionalTensor conv_padded_by_recipe(const Call& call, int64_t spatial, const at
       .output_padding = std::vector<std::int64_t>(static_cast<std::size_t>(spatial)),
       .groups = groups.guard_int(__FILE__, __LINE__)};
   at::Tensor padded = x;
+  const auto is_one = [](std::int64_t step) { return step == 1; };
+  // LibTorch says what is wrong.
+  if (padding != "valid" && (padding != "same" || !std::ranges::all_of(shape.stride, is_one)))
+    return std::nullopt;
   if (padding == "same") {
     std::vector<std::int64_t> more;  // from the last dimension on; an odd place goes behind
     for (int64_t d = spatial - 1; d >= 0; --d) {

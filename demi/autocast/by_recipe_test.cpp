@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cmath>
 #include <memory>
 #include <optional>
 #include <string>
@@ -159,6 +160,24 @@ TEST_F(Recipes, TheLastRuleForAPartCounts) {
   EXPECT_TRUE(quantized_layers(network).empty());
 }
 
+TEST_F(Recipes, ARecipeWithinAPartThatIsFp32Multiplies) {
+  TwoLayers network;
+  demi::apply(OpPolicy().set_part("*", "fp32").set_part("first", "mxfp8"), network);
+  const at::Tensor x = torch::randn({6, 32});
+  const at::Tensor by_recipe = expected_of(x, network.first, "mxfp8");
+  const Autocast region(torch::kCPU);
+  EXPECT_TRUE(network.first->forward(x).equal(by_recipe));
+  EXPECT_EQ(network.last->forward(torch::randn({6, 64})).scalar_type(), torch::kFloat);
+}
+
+TEST_F(Recipes, WithBeta0NothingOfTheAddendCounts) {
+  torch::nn::Linear layer(32, 16);
+  demi::apply(OpPolicy().set_part("*", "mxfp8"), *layer);
+  const at::Tensor x = torch::randn({6, 32}), nan = torch::full({6, 16}, NAN);
+  const Autocast region(torch::kCPU);
+  EXPECT_TRUE(torch::addmm(nan, x, layer->weight.t(), 0, 1).equal(torch::mm(x, layer->weight.t())));
+}
+
 TEST_F(Recipes, ACopyKeepsItsRecipeAndUntilEndsIt) {
   TwoLayers network;
   demi::apply(OpPolicy().set_part("first", "mxfp8", 5), network);
@@ -215,6 +234,9 @@ TEST_F(Recipes, ConvolutionsInFp8AndInTheRegionsDtypeElsewhere) {
   }
   y.to(torch::kFloat).sum().backward();
   for (const at::Tensor& parameter : network->parameters()) EXPECT_TRUE(parameter.grad().defined());
+  const Autocast region(torch::kCPU);
+  const at::Tensor weight = network[1]->as<torch::nn::Conv2d>()->weight;
+  EXPECT_THROW(torch::conv2d(torch::randn({2, 8, 5, 5}), weight, {}, 2, "same"), c10::Error);
 }
 
 TEST_F(Recipes, RefuseWhatHasNoRecipe) {

@@ -33,10 +33,13 @@ std::vector<RecipeLayer> layers_of_recipe(const quantization::Recipe& recipe,
   std::vector<RecipeLayer> layers;
   const auto add = [&](const std::string& name, const torch::nn::Module& one) {
     if (has_no_recipe(one)) return;
-    RecipeLayer layer{.name = name, .weights = {}, .is_linear = true};
+    RecipeLayer layer{.name = name, .weights = {}, .others = {}, .is_linear = true};
     for (const at::Tensor& parameter : one.parameters(/*recurse=*/false)) {
       const bool is_convolution = parameter.dim() > 2;
-      if (parameter.dim() < 2 || (is_convolution && !recipe.takes_convolutions)) continue;
+      if (parameter.dim() < 2 || (is_convolution && !recipe.takes_convolutions)) {
+        layer.others.push_back(parameter);
+        continue;
+      }
       layer.weights.push_back(parameter);
       layer.is_linear &= !is_convolution;
     }

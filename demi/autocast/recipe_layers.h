@@ -13,7 +13,8 @@ namespace demi {
 struct RecipeLayer {
   std::string name;  // in the module that was asked
   std::vector<at::Tensor> weights;
-  bool is_linear;  // else a convolution
+  std::vector<at::Tensor> others;  // the module's other parameters, such as a bias
+  bool is_linear;                  // else a convolution
 };
 
 /// The layers of a module, itself included, that a recipe is for, in the module's order: linear

@@ -17,6 +17,7 @@
 #include "demi/autocast/policy.h"
 #include "demi/core/error.h"
 #include "demi/profile/memory.h"
+#include "demi/quantization/native_products.h"
 #include "demi/step/streams.h"
 #include "demi/tensor/module_tensors.h"
 #include "demi/tensor/place.h"
@@ -227,7 +228,10 @@ void RecordedWork::add_settings(Key& key) {
     // A replay would repeat roundings by chance: each batch of theirs is another kind.
     const auto recipe = recipe_of_part(one);
     key.push_back(recipe ? static_cast<std::int64_t>(recipe->number) : -1);
-    if (recipe && recipe->recipe->gradient.by_chance) key.push_back(recipe->run->batch);
+    if (!recipe) continue;
+    key.push_back(std::bit_cast<std::int64_t>(recipe->recipe));  // of a table that is never gone
+    key.push_back(static_cast<std::int64_t>(quantization::native_products()));
+    if (recipe->recipe->gradient.by_chance) key.push_back(recipe->run->batch);
   }
 }
 
