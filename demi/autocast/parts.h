@@ -21,6 +21,7 @@ inline bool parts_in_use() { return marked_parameters.load(std::memory_order_rel
 struct PartMark {
   c10::ScalarType dtype = c10::ScalarType::Undefined;  // that its ops run in; undefined: none
   std::shared_ptr<const quantization::QuantizedWeight> quantized = {};  // null: no recipe
+  bool operator==(const PartMark&) const = default;
 };
 
 /// Ops that take this parameter run as the mark says from now on, inside any region, and so do

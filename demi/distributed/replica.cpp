@@ -8,6 +8,8 @@
 #include <optional>
 #include <utility>
 
+#include "demi/autocast/parts.h"
+
 namespace demi::distributed {
 namespace {
 
@@ -58,6 +60,16 @@ void ReplicaThread::run() {
   }
 }
 
+namespace {
+
+void take_mark(const at::Tensor& replica, const at::Tensor& parameter) {
+  auto mark = mark_of_part(parameter);
+  if (mark == mark_of_part(replica)) return;
+  mark ? mark_part(replica, *std::move(mark)) : unmark_part(replica);
+}
+
+}  // namespace
+
 void share(const at::Tensor& replica, const at::Tensor& parameter) {
   const at::Tensor view = at::alias(parameter);
   c10::TensorImpl* impl = replica.unsafeGetTensorImpl();
@@ -79,6 +91,7 @@ void stand_for(const at::Tensor& replica, const at::Tensor& copy, const at::Tens
   impl->set_autograd_meta(nullptr);
   impl->set_version_counter(parameter.unsafeGetTensorImpl()->version_counter());
   take_edge(replica, copy);
+  if (parts_in_use()) take_mark(replica, parameter);
 }
 
 }  // namespace demi::distributed

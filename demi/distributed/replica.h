@@ -44,7 +44,7 @@ DEMI_API void share(const at::Tensor& replica, const at::Tensor& parameter);
 
 /// `replica` becomes `copy`, which was made of `parameter` by an op that passes gradients on. A
 /// graph that saved it notices a later write to the parameter, as one that saved the parameter
-/// does.
+/// does. It has the parameter's policy of now (demi::apply).
 DEMI_API void stand_for(const at::Tensor& replica, const at::Tensor& copy,
                         const at::Tensor& parameter);
 

@@ -3,6 +3,11 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <memory>
+
+#include "demi/autocast/apply.h"
+#include "demi/autocast/autocast.h"
+
 namespace demi::distributed {
 namespace {
 
@@ -41,6 +46,23 @@ TEST(StandIn, AViewSharesMemoryAndGradient) {
     share(replica, parameter);
     EXPECT_TRUE(replica.equal(torch::tensor({7., 7.})));
   }
+}
+
+TEST(StandIn, HasThePolicyOfItsParameterOfNow) {
+  torch::nn::Linear layer(8, 8);
+  demi::apply(Policy("float32"), *layer);
+  const auto copy = std::dynamic_pointer_cast<torch::nn::LinearImpl>(layer->clone());
+  const at::Tensor x = at::randn({2, 8});
+  const auto dtype = [&] {
+    stand_for(copy->weight, layer->weight.clone(), layer->weight);
+    const Autocast region(at::kCPU, at::kBFloat16);
+    return at::linear(x, copy->weight).scalar_type();
+  };
+  EXPECT_EQ(dtype(), at::kFloat);
+  unapply(*layer);
+  EXPECT_EQ(dtype(), at::kBFloat16);
+  demi::apply(Policy("float32"), *layer);
+  EXPECT_EQ(dtype(), at::kFloat);
 }
 
 }  // namespace

@@ -2,8 +2,10 @@
 
 #include <cstddef>
 #include <string_view>
+#include <utility>
 #include <vector>
 
+#include "demi/autocast/parts.h"
 #include "demi/core/error.h"
 
 namespace demi::nn {
@@ -25,8 +27,11 @@ void complete_copy(const torch::nn::Module& original, const torch::nn::Module& c
     if (copies[i]->is_training() != modules[i]->is_training())
       copies[i]->train(modules[i]->is_training());
   const std::vector<at::Tensor> from = original.parameters(), to = copy.parameters();
-  for (std::size_t i = 0; i < from.size(); ++i)
+  for (std::size_t i = 0; i < from.size(); ++i) {
     if (!from[i].requires_grad()) to[i].set_requires_grad(false);
+    if (!parts_in_use()) continue;
+    if (auto mark = mark_of_part(from[i])) mark_part(to[i], *std::move(mark));
+  }
 }
 
 void print_type(const torch::nn::Module& module, std::ostream& stream) {

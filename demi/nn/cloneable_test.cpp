@@ -65,6 +65,16 @@ TEST(CloneOfABlock, KeepsFrozenParametersAndModesOfParts) {
         << item.key();
 }
 
+// Which a copy of LibTorch's modules loses, if its memory is replaced before its first use.
+TEST(CloneOfABlock, KeepsItsPolicyInOtherMemory) {
+  TransformerBlock block = some_block();
+  demi::apply(Policy("float32"), *block);
+  TransformerBlock copy = copy_of(block);
+  for (const at::Tensor& p : copy->parameters()) p.set_data(torch::rand_like(p));
+  const Autocast region(torch::kCPU, torch::kBFloat16);
+  EXPECT_EQ(copy->attention->qkv->forward(torch::randn({2, 16})).scalar_type(), torch::kFloat);
+}
+
 TEST(CloneOfABlock, IsOfTheDtypeOfTheOriginal) {
   Owner owner;
   owner->to(torch::kDouble);
