@@ -26,14 +26,31 @@ bool region_has_rule(c10::DeviceType device, std::span<const int> ops) {
   });
 }
 
-c10::ScalarType dtype_in_region(int op, const at::Tensor& input, const at::Tensor& parameter) {
-  const auto device = input.device().type();
-  if (!in_region(device) || !at::autocast::is_eligible(input, device)) return input.scalar_type();
-  Call call(device, op, 0, {});
+namespace {
+
+Call call_of(int op, const at::Tensor& input, const at::Tensor& parameter) {
+  Call call(input.device().type(), op, 0, {});
   call.add_argument(input);
   call.add_argument(parameter);
   call.choose_dtype();
+  return call;
+}
+
+}  // namespace
+
+c10::ScalarType dtype_in_region(int op, const at::Tensor& input, const at::Tensor& parameter) {
+  const auto device = input.device().type();
+  if (!in_region(device) || !at::autocast::is_eligible(input, device)) return input.scalar_type();
+  const Call call = call_of(op, input, parameter);
   return call.dtype == kAsGiven ? input.scalar_type() : call.dtype;
+}
+
+std::shared_ptr<const quantization::QuantizedWeight> recipe_in_region(int op,
+                                                                      const at::Tensor& input,
+                                                                      const at::Tensor& parameter) {
+  if (!in_region(input.device().type()) || !parts_in_use()) return nullptr;
+  const Call call = call_of(op, input, parameter);
+  return call.is_by_recipe() ? call.recipe() : nullptr;
 }
 
 }  // namespace demi

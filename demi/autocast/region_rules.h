@@ -3,7 +3,10 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/DeviceType.h>
 
+#include <memory>
 #include <span>
+
+#include "demi/quantization/recipe.h"
 
 namespace demi {
 
@@ -14,5 +17,10 @@ bool region_has_rule(c10::DeviceType device, std::span<const int> ops);
 /// The dtype in which an op runs here on `input` and a parameter: that of the parameter's part, of
 /// the region's policy, or as it is given.
 c10::ScalarType dtype_in_region(int op, const at::Tensor& input, const at::Tensor& parameter);
+
+/// The recipe by which it multiplies here; null: none.
+std::shared_ptr<const quantization::QuantizedWeight> recipe_in_region(int op,
+                                                                      const at::Tensor& input,
+                                                                      const at::Tensor& parameter);
 
 }  // namespace demi

@@ -11,7 +11,9 @@
 #include <sstream>
 #include <string>
 
+#include "demi/autocast/op_table.h"
 #include "demi/autocast/parts.h"
+#include "demi/autocast/region_rules.h"
 #include "demi/core/error.h"
 #include "demi/kernels/path.h"
 #include "demi/nn/loss_by_classes.h"
@@ -110,14 +112,15 @@ c10::ScalarType dtype_of_linear(const at::Tensor& input, const at::Tensor& weigh
                       "one dtype outside of a region");
     return input.scalar_type();
   }
-  if (const auto own = recipe_of_part(weight))
+  static const int linear = op_number("linear");
+  if (const auto own = recipe_in_region(linear, input, weight))
     refuse_argument("the head is multiplied by pieces, for which there is no recipe",
                     std::string(own->recipe->name), "a head in the region's dtype or in FP32",
                     "set_part(HEAD, \"lower_precision\") in the policy, or call at::linear and "
                     "at::cross_entropy_loss");
   if (parts_in_use())
     for (const at::Tensor* tensor : {&weight, &input})
-      if (const auto own = dtype_of_part(*tensor)) return *own;
+      if (dtype_of_part(*tensor)) return dtype_in_region(linear, input, weight);
   const at::NoGradGuard no_grad;
   return at::linear(at::zeros({1, 1}, input.options()), at::zeros({1, 1}, weight.options()))
       .scalar_type();

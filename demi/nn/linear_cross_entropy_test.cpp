@@ -318,6 +318,22 @@ TEST(LinearCrossEntropy, FollowsTheRegionsPolicy) {
   EXPECT_TRUE(torch::equal(linear_cross_entropy(head.input, head.weight, head.target), want));
 }
 
+// As linear does: an op that a policy runs in FP32 stays there whatever the part says.
+TEST(LinearCrossEntropy, APolicyInFp32CountsMoreThanAPartOf16BitsOrARecipe) {
+  const Head head({40}, 32, 300, torch::kFloat);
+  const auto want = linear_cross_entropy(head.input, head.weight, head.target);
+  OpPolicy policy;
+  policy.set("aten::linear", OpCategory::fp32);
+  const Autocast region(torch::kCPU, {.dtype = torch::kBFloat16, .policy = policy});
+  torch::nn::Linear of_head(torch::nn::LinearOptions(32, 300).bias(false));
+  of_head->weight.set_data(head.weight.detach());
+  demi::apply(Policy("mixed_bfloat16"), *of_head);
+  EXPECT_TRUE(torch::equal(linear_cross_entropy(head.input, of_head->weight, head.target), want));
+  demi::apply(OpPolicy().set_part("*", "mxfp8"), *of_head);
+  EXPECT_TRUE(torch::equal(linear_cross_entropy(head.input, of_head->weight, head.target), want));
+  unapply(*of_head);
+}
+
 TEST(LinearCrossEntropy, AWeightOfTwoUsesGetsBothGradients) {
   const Head head({40}, 32, 300, torch::kFloat);
   const auto tokens = torch::randint(300, {40}, torch::kLong);
