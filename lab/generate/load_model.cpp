@@ -45,7 +45,7 @@ Model load_model(const fs::path& path, std::string_view precision, std::string_v
   const train::Network network = workload::saved_network(
       model.run,
       workload::make_network(model.run.config, file.texts.description->shape, 0, model.run.device),
-      file.weights);
+      file.weights, file.texts.steps);
   model.network = models::GPT(std::dynamic_pointer_cast<models::GPTImpl>(network.module));
   model.network->eval();
   return model;

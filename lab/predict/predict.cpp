@@ -237,7 +237,7 @@ Model load_model(const fs::path& path, const Options& options) {
   model.top_k = top_k_of(options.top_k, std::ssize(model.data->classes));
   model.network = workload::saved_network(
       model.run, workload::make_network(model.run.config, model.data->shape, 0, model.run.device),
-      file.weights);
+      file.weights, file.texts.steps);
   return model;
 }
 

@@ -256,7 +256,8 @@ train::Evaluation evaluate_one(const settings::RunSpec& spec, const Opened& mode
                                  .flush_subnormals = run.config.flush_subnormals,
                                  .backends = run.backends};
   if (top_k > 0) options.metrics = {train::top_k(top_k)};
-  return train::evaluate(workload::saved_network(run, workload.make_network(0), model.file.weights),
+  return train::evaluate(workload::saved_network(run, workload.make_network(0), model.file.weights,
+                                                 model.file.texts.steps),
                          *workload.test, options);
 }
 

@@ -199,6 +199,24 @@ TEST_F(Eval, ARunOfSplitWeightsIsTestedInFp32) {
   }
 }
 
+// Three steps are trained. The recipe is over before the last, or else it is that of the test.
+TEST_F(Eval, ARecipeThatTrainingHadLeftIsNotTested) {
+  settings::Config config = texts();
+  config.epochs = 3;
+  folder_.write("policy.txt", "part * nvfp4 until 2\n");
+  config.op_policy = folder_ / "policy.txt";
+  const auto trained = run(settings::resolve(config, settings::parse_run("bf16")),
+                           workload::load_workload(config, c10::kCPU), {.folder = folder_.path()});
+  ASSERT_EQ(trained.history.steps.back().step, 3);
+  const fs::path file = folder_ / "model.safetensors";
+  const EvalOptions in_bf16{.precisions = "bf16"};
+  EXPECT_EQ(loss(file, in_bf16), trained.test_loss);
+  change(file, {{"demi.step", ""}});
+  EXPECT_EQ(loss(file, in_bf16), trained.test_loss) << "an older file";
+  change(file, {{"demi.step", "2"}});
+  EXPECT_NE(loss(file, in_bf16), trained.test_loss) << "in the recipe";
+}
+
 TEST_F(Eval, NewWordsAreUnknownAndTheirShareIsSaid) {
   const fs::path file = file_of(texts());
   folder_.write("test.csv", "label,text\npos,good zebra\nneg,dull giraffe\n");

@@ -13,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "demi/autocast/apply.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/checkpoint/manifest.h"
@@ -536,11 +537,15 @@ void Job::test() {
   const Precision& precision = run_.spec.precision;
   train::Network shipped = workload_.make_network(seed);
   const bool ships = any_rank(!options_.folder.empty());
+  const auto& trained = parts_->history().steps;
+  const int64_t steps = trained.empty() ? 0 : trained.back().step;
   if (!options_.folder.empty()) {
     const auto file = options_.folder / (options_.prefix + "model.safetensors");
+    checkpoint::Metadata texts =
+        workload::model_texts(run_, workload_, /*is_average=*/config_.ema > 0);
+    texts["demi.step"] = std::to_string(steps);
     result_.model_bytes = workload::save_shipped_weights(
-        *network_.module, *shipped.module, precision, file, config_,
-        workload::model_texts(run_, workload_, /*is_average=*/config_.ema > 0));
+        *network_.module, *shipped.module, precision, file, config_, std::move(texts));
     shipped = workload_.make_network(seed + 1);
     workload::load_shipped_weights(*shipped.module, precision, file);
     if (precision.is_mixed()) settings::apply_policy(run_, shipped);
@@ -548,6 +553,7 @@ void Job::test() {
     to_precision(*shipped.module, precision.shipped());
     if (precision.is_mixed()) settings::apply_policy(run_, shipped);
   }
+  demi::set_step(*shipped.module, steps - 1);  // a recipe that was over stays so
   // The other ranks get what rank 0 read.
   if (ships && options_.group) distributed::broadcast_weights(*shipped.module, *options_.group);
   if (!workload_.test) return;

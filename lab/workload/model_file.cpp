@@ -356,6 +356,7 @@ ModelTexts read_model_texts(const std::filesystem::path& path) {
     require_same_network(refuse, contents.metadata.at("demi.model"), *texts.description,
                          texts.config);
   texts.precision = run.precision;
+  texts.steps = run.steps;
   return texts;
 }
 

@@ -38,6 +38,7 @@ struct ModelDescription {
 struct ModelTexts {
   settings::Config config;                             // of the run
   Precision precision;                                 // of its run
+  std::optional<std::int64_t> steps = {};              // WeightsInfo::steps
   std::optional<ModelDescription> description;         // none of an older file
   std::shared_ptr<const data::Vocabulary> vocabulary;  // null: an older file, or no texts
   /// Whether it is a folder of Hugging Face's, which describes no run: `config` is the network
@@ -54,7 +55,8 @@ struct ModelTexts {
 ///                    A model of characters has these, by number, with nothing between; one of
 ///                    byte pairs a JSON array of the symbols; other models have no entry
 ///   demi.merges      JSON with the merges and added tokens of byte pairs
-/// beside demi.precision, demi.config and, from the library, demi.crc32c.
+/// beside demi.precision, demi.config, demi.step (how many it was trained) and, from the library,
+/// demi.crc32c.
 /// Throws DataError for a class or a word that is not UTF-8.
 DEMI_API checkpoint::Metadata model_texts(const ModelDescription& description,
                                           const data::Vocabulary* vocabulary);

@@ -1,7 +1,9 @@
 #include "lab/workload/saved_network.h"
 
+#include <limits>
 #include <utility>
 
+#include "demi/autocast/apply.h"
 #include "demi/autocast/to_precision.h"
 #include "demi/core/error.h"
 #include "demi/tensor/device.h"
@@ -11,12 +13,15 @@
 namespace demi::workload {
 
 train::Network saved_network(const settings::Resolved& run, train::Network made,
-                             const checkpoint::NamedTensors& weights) {
+                             const checkpoint::NamedTensors& weights,
+                             std::optional<std::int64_t> steps) {
   const Precision& precision = run.spec.precision;
   load_weights(*made.module, weights);
   if (precision.is_mixed()) {
     to_precision(*made.module, precision.shipped());
     settings::apply_policy(run, made);
+    constexpr auto kAfterEveryUntil = std::numeric_limits<std::int64_t>::max() - 1;
+    set_step(*made.module, steps ? *steps - 1 : kAfterEveryUntil);
   } else {
     made.module->to(precision.weights);
   }

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+
 #include "demi/checkpoint/safetensors.h"
 #include "demi/core/export.h"
 #include "demi/train/network.h"
@@ -11,9 +14,12 @@ namespace demi::workload {
 
 /// A new network with the weights of a saved model, in the formats of the run's precision: of a
 /// mixed one as it is shipped, 16-bit with normalisation in FP32; of a "true" one all in its
-/// format. Throws DataError if names or shapes do not fit.
+/// format. `steps`: that it was trained; recipes that were over at the last of them, by their
+/// `until`, are over here, and all that have an `until` if it is not known. Throws DataError if
+/// names or shapes do not fit.
 DEMI_API train::Network saved_network(const settings::Resolved& run, train::Network made,
-                                      const checkpoint::NamedTensors& weights);
+                                      const checkpoint::NamedTensors& weights,
+                                      std::optional<std::int64_t> steps);
 
 /// The settings by which a saved model is computed: those that only a training reads have their
 /// defaults, since they need not fit another precision.

@@ -2,7 +2,9 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
 #include "demi/autocast/to_precision.h"
@@ -131,6 +133,18 @@ checkpoint::NamedTensors read_weights(const std::filesystem::path& path) {
   return std::move(saved.model);
 }
 
+namespace {
+
+/// Nothing where it is no number.
+std::optional<std::int64_t> number_of(const std::string& text) {
+  std::int64_t number = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
+  if (error != std::errc() || end != text.data() + text.size()) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
 WeightsInfo weights_info(const std::filesystem::path& path) {
   const bool is_folder = is_checkpoint(path);
   checkpoint::Metadata text;
@@ -154,6 +168,8 @@ WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem
                                path.string()});
   }
   WeightsInfo result{.precision = parse_precision(precision->second)};
+  if (const auto step = text.find("demi.step"); step != text.end())
+    result.steps = number_of(step->second);
   for (const settings::Assignment& a : settings::read_config_text(config->second, path.string()))
     settings::set(result.config, a.name, a.text, a.source);
   return result;

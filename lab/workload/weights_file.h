@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -35,6 +36,7 @@ DEMI_API void load_shipped_weights(torch::nn::Module& spare, const Precision& pr
 struct WeightsInfo {
   settings::Config config;
   Precision precision;
+  std::optional<std::int64_t> steps = {};  // that it was trained; none in an older weights file
 };
 
 /// The info in a weights file, a checkpoint, or whatever names one (checkpoint::find): a run
