@@ -425,6 +425,26 @@ TEST_F(ResumeCompare, AFinishedOneKeepsItsResultIfALaterCheckpointIsDamaged) {
   EXPECT_TRUE(fs::exists(folder / "result.json"));
 }
 
+// Its label has the file's name, its checkpoint what the file says.
+TEST_F(ResumeCompare, ARunWithAPolicyFileGoesOnUnlessTheFileSaysSomethingElse) {
+  const fs::path policy = folder_ / "p.txt", folder = run_folder("compare-mlp-001");
+  small_recipes::write(policy, "softmax fp32\n");
+  ASSERT_EQ(
+      run({"compare", "mlp", "--in", "8", "--out", "8", "--batches", "2", "--batch-size", "4",
+           "--epochs", "1", "--device", "cpu", "--runs", "fp32,bf16:op-policy=" + policy.string()})
+          .code,
+      0);
+  const Words resume{"compare", "--resume", folder.string()};
+  const Outcome outcome = run(resume);
+  EXPECT_EQ(outcome.code, 0) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("op-policy=" + policy.string() + ": is trained already"));
+  small_recipes::write(policy, "softmax fp32\nmm fp32\n");
+  const Outcome changed = run(resume);
+  EXPECT_EQ(changed.code, 2) << changed.err;
+  EXPECT_THAT(changed.err, HasSubstr("op-policy in " + (folder / "config.json").string()));
+  EXPECT_THAT(changed.err, HasSubstr("mm fp32"));
+}
+
 // It makes a network of its own, which a checkpoint of another would not reach.
 TEST_F(ResumeCompare, LayersAndSweepsOfACheckpointAreRefused) {
   ASSERT_EQ(run(mlp({"--epochs", "1"})).code, 0);

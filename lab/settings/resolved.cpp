@@ -41,7 +41,8 @@ Config config_of(const Config& config, const RunSpec& run) {
   own.skip = config.skip && run.skip;
   if (!run.fp32_part.empty())
     own.fp32_part += (config.fp32_part.empty() ? "" : ",") + run.fp32_part;
-  if (!run.op_policy.empty()) own.op_policy = run.op_policy;
+  // Its text, as of --op-policy: a checkpoint keeps what its run was trained with.
+  if (!run.op_policy.empty()) set(own, "op-policy", run.op_policy, "--runs");
   if (!run.weight_mode.empty()) own.weight_mode = run.weight_mode;
   if (!run.cuda_graph.empty()) own.cuda_graph = run.cuda_graph;
   return own;
@@ -96,7 +97,8 @@ void check_weight_mode(const Config& config, const Precision& precision) {
            config.weight_mode});
 }
 
-// A setting holds the text of a policy, a run's label and an older config.json the path of a file.
+// A setting holds the text of a policy, or a path: of a file that is not there, or of a config that
+// a program filled in itself.
 OpPolicy policy_of(const std::string& text) {
   return text.find('\n') == text.npos ? OpPolicy::from_file(text)
                                       : OpPolicy::from_text(text, "op-policy");

@@ -459,6 +459,16 @@ TEST_F(PolicyFile, NamesOpsAndPartsOfTheModel) {
   unapply(*model);
 }
 
+// A run that resumes compares it with what the checkpoint says, which is a text.
+TEST_F(PolicyFile, OfARunIsKeptAsItsTextAsThatOfTheSettingIs) {
+  OpPolicy().set("mm", OpCategory::fp32).to_file(path_);
+  Config of_setting;
+  set(of_setting, "op-policy", path_, "--op-policy");
+  const Config of_run = config_of(Config(), parse_run("bf16:op-policy=" + path_));
+  EXPECT_THAT(of_run.op_policy, HasSubstr("mm fp32"));
+  EXPECT_EQ(of_run.op_policy, of_setting.op_policy);
+}
+
 TEST_F(PolicyFile, OfPartsThatTheModelDoesNotHaveIsAnsweredWithTheNearest) {
   torch::nn::Sequential model;
   model->push_back("encoder", torch::nn::Linear(4, 4));
