@@ -3,6 +3,7 @@
 #include <c10/util/Exception.h>
 
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
 
 #include "cli/say.h"
@@ -14,6 +15,7 @@ namespace {
 int code_of(const std::exception& error) {
   if (dynamic_cast<const UsageError*>(&error)) return kUsage;
   if (dynamic_cast<const DataError*>(&error)) return kData;
+  if (dynamic_cast<const std::filesystem::filesystem_error*>(&error)) return kData;
   if (dynamic_cast<const DeviceError*>(&error)) return kDevice;
   return kTrainingFailed;
 }

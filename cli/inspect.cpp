@@ -228,7 +228,8 @@ void list(const InspectArguments& a) {
       if (a.statistics) tensors.back().statistics = inspect::statistics(tensor);
     }
   };
-  if (std::filesystem::is_directory(a.file) && huggingface::folder_of(a.file))
+  std::error_code unreadable;  // which reading it says
+  if (std::filesystem::is_directory(a.file, unreadable) && huggingface::folder_of(a.file))
     read(a.file);
   else
     checkpoint::read_current(a.file, read);

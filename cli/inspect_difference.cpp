@@ -189,7 +189,8 @@ void show_what_differs(Difference& found) {
 }  // namespace
 
 Contents contents_of(const std::filesystem::path& path) {
-  const bool is_folder = std::filesystem::is_directory(path);
+  std::error_code unreadable;  // which reading it says
+  const bool is_folder = std::filesystem::is_directory(path, unreadable);
   return is_folder && huggingface::folder_of(path) ? huggingface::contents(path)
                                                    : checkpoint::contents(path);
 }

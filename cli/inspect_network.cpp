@@ -102,7 +102,8 @@ report::Table tensor_table(const std::filesystem::path& file, const FileSummary&
 }  // namespace
 
 bool is_exported_network(const std::filesystem::path& file) {
-  return file.extension() == ".pt2" && !std::filesystem::is_directory(file);
+  std::error_code unreadable;  // which reading it says
+  return file.extension() == ".pt2" && !std::filesystem::is_directory(file, unreadable);
 }
 
 void show_exported_network(const std::filesystem::path& file, bool verify, const Output& output) {

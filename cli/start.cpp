@@ -29,7 +29,9 @@ using Given = std::vector<settings::Assignment>;
 // Other programs have a config.json, too.
 bool is_run(const fs::path& folder) {
   const nlohmann::json record = json_or_null(json_text(folder / "config.json").value_or(""));
-  return record.is_object() ? record.contains("recipe") : fs::exists(folder / "config.json");
+  std::error_code unreadable;
+  return record.is_object() ? record.contains("recipe")
+                            : fs::exists(folder / "config.json", unreadable);
 }
 
 // The recipe of the run folder that a path is in; empty: there is none.
@@ -222,19 +224,30 @@ std::string why_not(const fs::path& folder, const StartWords& words, const Given
   }
 }
 
+// Throws DataError if the system does not let it be seen.
+bool is_there(const fs::path& path) {
+  std::error_code code;
+  if (fs::exists(path, code)) return true;
+  if (!code) return false;
+  throw DataError({.where = "--resume",
+                   .what = "the run cannot be read",
+                   .seen = path.string() + ": " + code.message(),
+                   .advice = "mend the path or its permissions"});
+}
+
 Start find_and_start(const StartWords& words, const SettingOptions& settings) {
   const Given given = with_launched_ranks(settings.given());
   require_one_of_both(given);
   const std::string resume = asked_to_resume(given).text;
   if (resume.empty()) return new_run(words, settings, given);
   if (resume != "auto") {
-    if (!fs::exists(resume))
+    if (!is_there(resume))
       throw DataError({.where = "--resume",
                        .what = "no such run folder",
                        .seen = resume,
                        .advice = "look into " + report::runs_root(words.run_dir).string() +
                                  " for the runs there are, or say --resume auto"});
-    const bool is_run = fs::exists(fs::path(resume) / "config.json");
+    const bool is_run = is_there(fs::path(resume) / "config.json");
     return is_run ? resume_run(words, settings, given, resume)
                   : resume_checkpoint(words, settings, given, resume);
   }

@@ -129,6 +129,35 @@ TEST_F(Trouble, ConfigFilesThatAreNoneAreUsageErrors) {
   }
 }
 
+// As for a folder of somebody else, which a test that runs as root may look into.
+TEST_F(Trouble, APathThatTheSystemDoesNotFollowIsSaidWithTheSystemsReason) {
+  for (const char* name : {"loop", "loop.pt2"}) fs::create_symlink(name, folder_ / name);
+  const std::string loop = (folder_ / "loop").string(), text = (folder_ / "text").string();
+  std::ofstream(text) << std::string(1000, 'a');
+  const auto expect = [&](const Words& words, int code) {
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, code) << words.front() << ": " << outcome.err;
+    EXPECT_THAT(outcome.err, AllOf(HasSubstr("demi: ["), HasSubstr(loop),
+                                   HasSubstr("Too many levels of symbolic links"),
+                                   Not(HasSubstr("filesystem error"))));
+  };
+  expect({"train", "mlp", "--config", loop}, 2);
+  expect({"train", "mlp", "--resume", loop}, 3);
+  expect({"train", "mlp", "--in", "8", "--out", "8", "--from", loop}, 3);
+  expect({"inspect", loop}, 3);
+  expect({"inspect", loop + ".pt2"}, 3);
+  expect({"inspect", "--diff", loop, loop}, 3);
+  expect({"eval", loop}, 3);
+  expect({"generate", loop}, 3);
+  expect({"predict", loop, "x"}, 3);
+  expect({"train", "gpt-shakespeare", "--data", "text", "--train-file", text, "--tokenizer", loop},
+         3);
+  expect({"train", "gpt-shakespeare", "--data", "text", "--train-file", loop}, 3);
+  expect({"train", "gpt-shakespeare", "--data", "tokens", "--vocabulary-size", "9", "--train-file",
+          loop},
+         3);
+}
+
 TEST_F(Trouble, NumbersBeyondEveryMemoryAreUsageErrors) {
   for (const auto& much : std::vector<std::vector<std::string>>{
            {"train", "mlp", "--in", "9223372036854775807"},

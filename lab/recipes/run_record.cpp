@@ -36,6 +36,12 @@ std::string text_of(const fs::path& folder) {
   return *text;
 }
 
+// A file that may not be looked at is none.
+bool can_see(const fs::path& file) {
+  std::error_code unreadable;
+  return fs::exists(file, unreadable);
+}
+
 // "train" of "demi train mlp --lr 0.1".
 std::string command_of(const std::string& line) {
   std::istringstream words(line);
@@ -77,7 +83,7 @@ RunRecord read_run_record(const fs::path& folder) {
 }
 
 bool can_resume(const fs::path& folder) {
-  return !checkpoint_folders(folder).empty() || !fs::exists(folder / "report.html");
+  return !checkpoint_folders(folder).empty() || !can_see(folder / "report.html");
 }
 
 fs::path checkpoints_of(const fs::path& run_folder, const RunRecord& record,
@@ -90,10 +96,10 @@ std::vector<fs::path> checkpoint_folders(const fs::path& run_folder) {
   const fs::path folder = run_folder / kCheckpoints;
   std::vector<fs::path> found;
   std::error_code none;
-  if (fs::exists(folder / "last", none)) found.push_back(folder);
+  if (can_see(folder / "last")) found.push_back(folder);
   for (fs::directory_iterator entry(folder, none), end; !none && entry != end;
        entry.increment(none))
-    if (fs::exists(entry->path() / "last")) found.push_back(entry->path());
+    if (can_see(entry->path() / "last")) found.push_back(entry->path());
   return found;
 }
 
@@ -102,8 +108,7 @@ std::vector<fs::path> unfinished(std::string_view command, std::string_view reci
   std::vector<fs::path> folders =
       report::run_folders(std::string(command) + "-" + settings::folder_name(recipe), root);
   std::erase_if(folders, [](const fs::path& folder) {
-    return !fs::exists(folder / kConfigFile) || fs::exists(folder / kResultFile) ||
-           !can_resume(folder);
+    return !can_see(folder / kConfigFile) || can_see(folder / kResultFile) || !can_resume(folder);
   });
   return folders;
 }

@@ -3,10 +3,13 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <system_error>
 
 #include "demi/core/error.h"
 #include "demi/core/json.h"
@@ -69,14 +72,15 @@ nlohmann::ordered_json parse(std::string_view text, const std::string& file) {
 }
 
 std::string content_of(const std::filesystem::path& file) {
-  if (std::filesystem::is_directory(file))
+  std::error_code unreadable;  // which reading it says
+  if (std::filesystem::is_directory(file, unreadable))
     throw UsageError(
         {.where = "settings.read_config_file",
          .what = "the config file is a folder",
          .seen = file.string(),
          .advice = "of a run folder name the file: " + (file / "config.json").string()});
   const auto text = json_text(file, kMostBytes);
-  if (!text) refuse("the config file cannot be read", file.string());
+  if (!text) refuse("the config file cannot be read", file.string() + ": " + std::strerror(errno));
   return *text;
 }
 

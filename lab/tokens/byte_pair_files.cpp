@@ -180,11 +180,14 @@ BytePairs of_tokenizer_json(const fs::path& file) {
 }  // namespace
 
 BytePairs read_byte_pairs(const std::filesystem::path& path) {
-  const fs::path folder = fs::is_directory(path) ? path : path.parent_path();
-  const bool is_one = fs::is_directory(path)
-                          ? fs::exists(folder / "tokenizer.json")
+  std::error_code unreadable;  // which reading it says
+  const bool is_folder = fs::is_directory(path, unreadable);
+  const fs::path folder = is_folder ? path : path.parent_path();
+  const fs::path file = is_folder ? folder / "tokenizer.json" : path;
+  const bool is_one = is_folder
+                          ? fs::exists(file, unreadable)
                           : path.filename() != "vocab.json" && path.filename() != "merges.txt";
-  if (is_one) return of_tokenizer_json(fs::is_directory(path) ? folder / "tokenizer.json" : path);
+  if (is_one) return of_tokenizer_json(file);
   BytePairs pairs{
       .symbols = by_number(object_in(folder / "vocab.json"), Wrong{folder / "vocab.json"}),
       .merges = read_merges(folder / "merges.txt")};

@@ -20,7 +20,8 @@ constexpr auto kSaveAgain =
     ".save_pretrained(OTHER)";
 
 json object_if_there(const fs::path& file) {
-  return fs::exists(file) ? object_in(file) : json::object();
+  std::error_code unreadable;  // which reading it says
+  return fs::exists(file, unreadable) || unreadable ? object_in(file) : json::object();
 }
 
 /// The token of a text, or of an object with one as `content`.

@@ -129,10 +129,10 @@ class Shard {
 /// The files that a pattern means, by their names' bytes.
 std::vector<fs::path> files_of(const std::string& pattern) {
   const fs::path path = pattern;
-  if (fs::exists(path) || pattern.find_first_of("*?") == std::string::npos) return {path};
+  std::error_code error;
+  if (fs::exists(path, error) || pattern.find_first_of("*?") == std::string::npos) return {path};
   const fs::path folder = path.parent_path().empty() ? "." : path.parent_path();
   std::vector<fs::path> found;
-  std::error_code error;
   for (const fs::directory_entry& entry : fs::directory_iterator(folder, error))
     if (fnmatch(path.filename().c_str(), entry.path().filename().c_str(), FNM_PERIOD) == 0)
       found.push_back(entry.path());

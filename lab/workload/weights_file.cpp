@@ -93,7 +93,8 @@ namespace {
 
 // A checkpoint, or what names one: a folder, or one of the files with a checkpoint's name.
 bool is_checkpoint(const std::filesystem::path& path) {
-  return std::filesystem::is_directory(path) || path.filename() == "last" ||
+  std::error_code unreadable;  // which reading it says
+  return std::filesystem::is_directory(path, unreadable) || path.filename() == "last" ||
          path.filename() == "best";
 }
 
