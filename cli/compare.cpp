@@ -18,12 +18,15 @@
 #include "cli/session.h"
 #include "cli/settings.h"
 #include "demi/core/error.h"
+#include "demi/tensor/device.h"
 #include "lab/recipes/what_if.h"
 #include "lab/results/compare_report.h"
 #include "lab/results/layers_report.h"
 #include "lab/results/published.h"
 #include "lab/results/sweep.h"
+#include "lab/settings/devices.h"
 #include "lab/settings/recipe.h"
+#include "lab/settings/resolved.h"
 
 namespace demi::cli {
 namespace {
@@ -239,6 +242,17 @@ void show_published(const Output& output) {
   output.show(tables, results::json_of(results::published()));
 }
 
+// The settings of a comparison with that value, refused as its runs would be.
+settings::Config with_value(const CompareArguments& a, const Start& start,
+                            const settings::Assignment& value) {
+  const settings::Config config = config_with(start, a.settings, value);
+  const c10::Device device = pick_device(settings::device_of_rank(config, 0));
+  std::vector<settings::RunSpec> runs = runs_of(a, start);
+  if (runs.empty()) runs = recipes::default_runs(device);
+  settings::resolve(config, runs, device);
+  return config;
+}
+
 void compare_each(const CompareArguments& a, const Start& start) {
   if (resumes(start))
     throw UsageError(
@@ -246,16 +260,17 @@ void compare_each(const CompareArguments& a, const Start& start) {
          .what = "a sweep makes a comparison for each value, and only one can be resumed",
          .seen = a.sweep,
          .advice = "leave out --sweep, or --resume"});
-  const results::Sweep sweep = results::parse_sweep(a.sweep, start.config);
+  const results::Sweep sweep = results::parse_sweep(
+      a.sweep, [&](const settings::Assignment& value) { return with_value(a, start, value); });
   std::vector<recipes::Comparison> results;
   const auto show_results = [&] {
     std::vector<report::Table> tables{results::to_table(sweep, results)};
     if (a.published) tables.push_back(results::published_of(start.recipe).table);
     a.output.show(tables, results::json_of(sweep, results));
   };
-  for (const std::string& value : sweep.values) {
+  for (const settings::Config& config : sweep.configs) {
     Start one = start;
-    settings::set(one.config, sweep.setting, value, "--sweep");
+    one.config = config;
     for (const settings::Setting& setting : settings::all_settings())
       if (setting.name == sweep.setting) one.line += option_text(setting, setting.get(one.config));
     try {

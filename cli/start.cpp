@@ -114,15 +114,21 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
   }
 }
 
-Start new_run(const StartWords& words, const SettingOptions& settings, const Given& given) {
-  const std::string from = asked_to_start(given).text;
-  const std::string recipe = named_recipe(words, settings, from);
-  if (recipe.empty()) which_recipe(words);
+settings::Config config_of(const std::string& recipe, const SettingOptions& settings,
+                           const Given& given) {
+  const bool starts_from_weights = !asked_to_start(given).text.empty();
   settings::Config config =
-      SettingOptions::start_of(settings::find_recipe(recipe), given, !from.empty());
+      SettingOptions::start_of(settings::find_recipe(recipe), given, starts_from_weights);
   settings::set_all(config, given);
   settings::check(config);
   settings.check_effects(config, given);
+  return config;
+}
+
+Start new_run(const StartWords& words, const SettingOptions& settings, const Given& given) {
+  const std::string recipe = named_recipe(words, settings, asked_to_start(given).text);
+  if (recipe.empty()) which_recipe(words);
+  settings::Config config = config_of(recipe, settings, given);
   settings.note_ignored();
   note_file(words, settings, recipe, given);
   return {.command = words.command,
@@ -270,6 +276,15 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
 }
 
 }  // namespace
+
+settings::Config config_with(const Start& start, const SettingOptions& settings,
+                             const settings::Assignment& more) {
+  Given given = with_launched_ranks(settings.given());
+  given.push_back(more);
+  settings::Config config = config_of(start.recipe, settings, given);
+  config.resume.clear();  // as resolve_start does
+  return config;
+}
 
 Start resolve_start(const StartWords& words, const SettingOptions& settings) {
   if (!has_launcher())  // which has reported it

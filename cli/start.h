@@ -32,6 +32,10 @@ struct StartWords {
   std::string more;  // options of the command itself, for the line: " --runs fp32,bf16"
 };
 
+/// The settings of such a new run if `more` is given, too, after all others. Throws UsageError.
+settings::Config config_with(const Start& start, const SettingOptions& settings,
+                             const settings::Assignment& more);
+
 /// Resolves recipe and settings, and finds the run to resume, whose settings come from its folder.
 /// Throws UsageError for a setting that would change its training, for a
 /// recipe or command that is not its own, and if no recipe is named; DataError if there is no such

@@ -9,8 +9,10 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <set>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -545,6 +547,36 @@ TEST_F(Cli, SweepComparesOnceAValue) {
   const Outcome wrong = run({"compare", "mlp", "--sweep", "batch-siz=4"});
   EXPECT_EQ(wrong.code, 2);
   EXPECT_THAT(wrong.err, HasSubstr("did you mean batch-size?"));
+}
+
+// What the recipe sets for its own optimizer and schedule is left out, as it is for --optimizer
+// sgd; what is typed for one value and not for another is refused before any is trained.
+TEST_F(Cli, AValueOfASweepIsResolvedAsIfItWereTypedAlone) {
+  const std::string text = (folder_ / "text").string();
+  for (int i = 0; i < 200; ++i) std::ofstream(text, std::ios::app) << "to be or not to be\n";
+  const auto swept = [&](const Words& more) {
+    std::istringstream small(
+        "compare gpt-shakespeare --data text --tokenizer bytes --depth 1 --heads 1 --embedding 8 "
+        "--context 8 --batch-size 2 --tokens-per-step 16 --eval-every 2 --epochs 1 --device cpu "
+        "--runs fp32 --train-file " +
+        text);
+    Words words{std::istream_iterator<std::string>(small), {}};
+    words.insert(words.end(), more.begin(), more.end());
+    return run(words);
+  };
+  const fs::path runs = folder_ / "runs";
+  const Outcome refused = swept({"--betas", "0.9,0.95", "--sweep", "optimizer=adamw,sgd"});
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_THAT(refused.err, HasSubstr("betas"));
+  EXPECT_FALSE(fs::exists(runs)) << "adamw was trained before sgd was refused";
+  const Outcome optimizers = swept({"--sweep", "optimizer=adamw,sgd"});
+  EXPECT_EQ(optimizers.code, 0) << optimizers.err;
+  EXPECT_THAT(slurp(runs / "compare-gpt-shakespeare-002" / "config.json"),
+              AllOf(HasSubstr("\"optimizer\": \"sgd\""), HasSubstr("\"betas\": \"\"")));
+  const Outcome schedules = swept({"--sweep", "schedule=constant"});
+  EXPECT_EQ(schedules.code, 0) << schedules.err;
+  EXPECT_THAT(slurp(runs / "compare-gpt-shakespeare-003" / "config.json"),
+              HasSubstr("\"min_lr\": 0,"));
 }
 
 // Hours of comparisons were lost with the value that failed after them.

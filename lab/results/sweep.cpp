@@ -6,7 +6,6 @@
 #include "demi/core/error.h"
 #include "lab/report/format.h"
 #include "lab/results/compare_report.h"
-#include "lab/settings/effects.h"
 
 namespace demi::results {
 
@@ -23,7 +22,8 @@ constexpr std::pair<std::string_view, std::string_view> kNotSwept[] = {
 
 }  // namespace
 
-Sweep parse_sweep(std::string_view text, const settings::Config& config) {
+Sweep parse_sweep(std::string_view text,
+                  const std::function<settings::Config(const settings::Assignment&)>& config_with) {
   const std::size_t equals = text.find('=');
   if (equals == std::string_view::npos || equals + 1 == text.size())
     throw UsageError({.where = "--sweep",
@@ -38,13 +38,8 @@ Sweep parse_sweep(std::string_view text, const settings::Config& config) {
                         .seen = text,
                         .advice = std::string(why)});
   sweep.values = settings::words_of(text.substr(equals + 1));
-  for (const std::string& value : sweep.values) {
-    settings::Config tried = config;
-    settings::set(tried, sweep.setting, value, "--sweep");
-    settings::check(tried);  // the last value as the first, before any is trained
-    const settings::Assignment asked{sweep.setting, value, "--sweep"};
-    settings::check_effects(tried, {&asked, 1});
-  }
+  for (const std::string& value : sweep.values)
+    sweep.configs.push_back(config_with({sweep.setting, value, "--sweep"}));
   return sweep;
 }
 
