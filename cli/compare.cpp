@@ -59,10 +59,9 @@ void add_options(CLI::App& command, CompareArguments& a) {
       "[those of the recipe; else fp32,bf16 on a CPU, fp32,fp16 on CUDA]");
   command.add_option("--sweep", a.sweep,
                      "Compare once for each value of a setting: batch-size=128,256,512,513");
-  command.add_flag(
-      "--published", a.published,
-      "Published figures of mixed precision training, with their sources: those of "
-      "RECIPE, with this comparison next to them; without RECIPE all, and nothing is trained");
+  command.add_flag("--published", a.published,
+                   "Published figures of mixed precision training, with their sources: those of "
+                   "RECIPE, with this comparison next to them; alone all, and nothing is trained");
   command
       .add_flag(kInterleave, a.turn_steps,
                 "The runs take turns of 200 steps (--interleave=N: of N), so that another program "
@@ -284,9 +283,14 @@ void compare_each(const CompareArguments& a, const Start& start) {
   for (const recipes::Comparison& result : results) require_success("compare", result);
 }
 
+// --published and nothing that a comparison would need.
+bool asks_for_figures_alone(const CompareArguments& a) {
+  return a.published && a.recipe.empty() && own_options(a).empty() && a.sweep.empty() &&
+         a.run_dir.empty() && a.settings.file().empty() && a.settings.typed_ones().empty();
+}
+
 void compare_all(const CompareArguments& a) {
-  if (a.published && a.recipe.empty() && a.settings.of_file().recipe.empty())
-    return show_published(a.output);
+  if (asks_for_figures_alone(a)) return show_published(a.output);
   Start start = resolve_start({.command = "compare",
                                .recipe = a.recipe,
                                .default_recipe = kComparedRecipe,

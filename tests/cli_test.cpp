@@ -312,6 +312,16 @@ TEST_F(Cli, PublishedFiguresNeedNoTrainingAndARecipeThatHasThem) {
   const Outcome none = run({"compare", "mlp", "--published"});
   EXPECT_EQ(none.code, 2) << none.err;
   EXPECT_THAT(none.err, HasSubstr("cifar10-resnet50"));
+  // Beside anything else it is about the comparison that the rest asks for.
+  for (const Words& more : {Words{"--steps", "2"}, Words{"--runs", "fp32"}}) {
+    Words words{"compare", "--published"};
+    words.insert(words.end(), more.begin(), more.end());
+    const Outcome outcome = run(words);
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err,
+                HasSubstr("no figures of this recipe are published; seen: fashion-cnn"));
+  }
+  EXPECT_EQ(run({"compare", "--published", "--resume", (folder_ / "none").string()}).code, 3);
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
 }
 

@@ -124,7 +124,7 @@ const Published& published_of(const std::string& recipe) {
                     .what = "no figures of this recipe are published",
                     .seen = recipe,
                     .accepted = known,
-                    .advice = "without a recipe it prints all tables"});
+                    .advice = "--published alone prints all tables"});
 }
 
 std::optional<report::Table> published_beside(const recipes::Comparison& c) {
