@@ -1,6 +1,7 @@
 #include "cli/start.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -11,11 +12,14 @@
 #include "demi/checkpoint/checkpoint.h"
 #include "demi/core/error.h"
 #include "demi/core/json.h"
+#include "demi/tensor/device.h"
 #include "lab/doctor/variables.h"
+#include "lab/recipes/compare.h"
 #include "lab/recipes/resume.h"
 #include "lab/report/run_folder.h"
+#include "lab/settings/devices.h"
 #include "lab/settings/recipe.h"
-#include "lab/settings/resolved.h"
+#include "lab/settings/run_spec.h"
 #include "lab/workload/weights_file.h"
 
 namespace demi::cli {
@@ -216,12 +220,27 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
   return start;
 }
 
+// The runs of a comparison that is begun now; of another command none.
+std::vector<std::string> runs_of(const StartWords& words, const Start& begun) {
+  if (words.command != "compare" || !words.runs.empty()) return words.runs;
+  const std::string& of_recipe = settings::find_recipe(begun.recipe).runs;
+  std::vector<std::string> labels;
+  for (const settings::RunSpec& run :
+       of_recipe.empty()
+           ? recipes::default_runs(pick_device(settings::device_of_rank(begun.config, 0)))
+           : settings::parse_runs(of_recipe))
+    labels.push_back(run.label);
+  return labels;
+}
+
 // Why an unfinished run is not the one that was asked for; empty: it is.
-std::string why_not(const fs::path& folder, const StartWords& words, const Given& given,
-                    const settings::Config& asked) {
+std::string why_not(const fs::path& folder, const std::vector<std::string>& runs,
+                    const Given& given, const settings::Config& asked) {
   try {
     const recipes::RunRecord record = recipes::read_run_record(folder);
-    if (!words.runs.empty() && words.runs != record.runs) return "its runs are others";
+    if (!runs.empty() && runs != record.runs)
+      return fmt::format("its runs are {}, not {}", fmt::join(record.runs, ","),
+                         fmt::join(runs, ","));
     std::string difference = recipes::first_difference(record.config, asked, given);
     if (difference.empty()) recipes::resumed_config(record.config, given, folder);
     return difference;
@@ -259,9 +278,10 @@ Start find_and_start(const StartWords& words, const SettingOptions& settings) {
   }
   Start begun = new_run(words, settings, given);
   const fs::path root = report::runs_root(words.run_dir);
+  const std::vector<std::string> runs = runs_of(words, begun);
   std::string passed_over;
   for (const fs::path& folder : recipes::unfinished(words.command, begun.recipe, root)) {
-    const std::string difference = why_not(folder, words, given, begun.config);
+    const std::string difference = why_not(folder, runs, given, begun.config);
     if (difference.empty()) return resume_run(words, settings, given, folder);
     if (passed_over.empty()) passed_over = folder.string() + " is another: " + difference;
   }

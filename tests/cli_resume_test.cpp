@@ -445,6 +445,26 @@ TEST_F(ResumeCompare, ARunWithAPolicyFileGoesOnUnlessTheFileSaysSomethingElse) {
   EXPECT_THAT(changed.err, HasSubstr("mm fp32"));
 }
 
+// Without --runs they are the recipe's, or the device's.
+TEST_F(ResumeCompare, AutoPassesOverAComparisonOfOtherRuns) {
+  const Words words{"compare",      "mlp", "--in",     "8", "--out",    "8",   "--batches", "2",
+                    "--batch-size", "4",   "--epochs", "1", "--device", "cpu", "--resume",  "auto"};
+  ASSERT_EQ(run(words + Words{"--runs", "bf16"}).code, 0);
+  const fs::path first = run_folder("compare-mlp-001"), second = run_folder("compare-mlp-002");
+  fs::remove(first / "result.json");
+  const Outcome other = run(words);
+  ASSERT_EQ(other.code, 0) << other.err;
+  EXPECT_THAT(other.err,
+              HasSubstr(first.string() + " is another: its runs are bf16, not fp32,bf16"));
+  EXPECT_FALSE(fs::exists(first / "result.json"));
+  fs::remove(second / "result.json");
+  ASSERT_EQ(run(words).code, 0);
+  EXPECT_TRUE(fs::exists(second / "result.json")) << "these are its runs";
+  ASSERT_EQ(run(words + Words{"--runs", "bf16"}).code, 0);
+  EXPECT_TRUE(fs::exists(first / "result.json"));
+  EXPECT_FALSE(fs::exists(run_folder("compare-mlp-003")));
+}
+
 // It makes a network of its own, which a checkpoint of another would not reach.
 TEST_F(ResumeCompare, LayersAndSweepsOfACheckpointAreRefused) {
   ASSERT_EQ(run(mlp({"--epochs", "1"})).code, 0);
