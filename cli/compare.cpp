@@ -274,7 +274,7 @@ void compare_each(const CompareArguments& a, const Start& start) {
       if (setting.name == sweep.setting) one.line += option_text(setting, setting.get(one.config));
     try {
       results.push_back(compare_one(a, std::move(one)));
-    } catch (const std::exception&) {
+    } catch (...) {                          // an Exit, too: a signal, or the time limit
       if (!results.empty()) show_results();  // of the values before it
       throw;
     }

@@ -141,13 +141,13 @@ void print_json(const GenerateArguments& a, const Model& model,
             {"top_k", a.options.sampling.top_k},
             {"seed", a.options.sampling.seed},
             {"samples", Json::array()}};
-  for (int64_t sample = 0; sample < a.samples; ++sample) {
+  for (int64_t sample = 0; sample < a.samples && stop_signal() == 0; ++sample) {
     Writer writer(model);
     json["samples"].push_back(json_of(
         write_one(model, prompt, sample, a, writer, [](const std::string&) { return true; })));
-    stop_if_asked();
   }
   Output::print(json);
+  stop_if_asked();
 }
 
 void check_arguments(const GenerateArguments& a) {

@@ -2,6 +2,7 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "demi/core/wait_until_testing.h"
@@ -217,6 +218,25 @@ TEST_F(GenerateProgram, ASignalEndsTheLineAndTheProgram) {
   EXPECT_EQ(outcome.code, 128 + SIGINT);
   EXPECT_TRUE(outcome.out.ends_with("\n"));
   EXPECT_EQ(outcome.err, "");
+}
+
+// Whatever is shown before the first token is a note, and signals are noted right behind it.
+TEST_F(GenerateProgram, ASignalLeavesTheSamplesSoFarInJson) {
+  const std::string file = made();
+  Outcome outcome;
+  for (int tries = 0; tries < 10 && outcome.out.empty(); ++tries) {
+    const pid_t child = start({"generate", file, "--prompt", "to be, or not to be", "--length", "3",
+                               "--samples", "10000000", "--json"});
+    EXPECT_TRUE(
+        demi::wait_until([&] { return !slurp(folder_ / "err").empty() || has_ended(child); }));
+    demi::wait_until([&] { return has_ended(child); }, std::chrono::milliseconds(100 << tries));
+    kill(child, SIGINT);
+    outcome = finish(child);
+    EXPECT_EQ(outcome.code, 128 + SIGINT) << outcome.err;
+  }
+  const json samples = json::parse(outcome.out)["samples"];
+  ASSERT_FALSE(samples.empty());
+  EXPECT_FALSE(samples[0]["tokens"].empty());
 }
 
 }  // namespace

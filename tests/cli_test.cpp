@@ -611,6 +611,21 @@ TEST_F(Cli, ASweepKeepsTheRowsBeforeAValueThatFails) {
   EXPECT_EQ(json["rows"][0]["value"], good);
 }
 
+TEST_F(Cli, ASweepThatASignalEndsKeepsTheRowsBefore) {
+  const Words words{"compare",   "mlp",  "--in",         "8",       "--out",           "8",
+                    "--batches", "2",    "--batch-size", "4",       "--device",        "cpu",
+                    "--runs",    "fp32", "--json",       "--sweep", "epochs=1,1000000"};
+  const pid_t child = start(words);
+  const fs::path second = folder_ / "runs" / "compare-mlp-002" / "metrics.jsonl";
+  EXPECT_TRUE(demi::wait_until([&] { return !slurp(second).empty() || has_ended(child); }));
+  kill(child, SIGINT);
+  const Outcome outcome = finish(child);
+  EXPECT_EQ(outcome.code, 128 + SIGINT) << outcome.err;
+  const auto json = nlohmann::json::parse(outcome.out, nullptr, /*allow_exceptions=*/false);
+  ASSERT_EQ(json["rows"].size(), 1u) << outcome.out;
+  EXPECT_EQ(json["rows"][0]["value"], "1");
+}
+
 // Among what writes one setting the last one counts, as where a script appends what it changes.
 TEST_F(Cli, TheLastOptionCounts) {
   const auto trained = [&](Words more) {
