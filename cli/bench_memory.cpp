@@ -22,6 +22,7 @@
 #include "lab/settings/effects.h"
 #include "lab/settings/model_settings.h"
 #include "lab/settings/recipe.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -55,7 +56,7 @@ std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResul
     line += fmt::format(" --batch-size {}", fmt::join(a.bench.batch_sizes, ","));
   if (a.bench.forward) line += " --forward";
   if (a.bench.whole_logits) line += " --whole-logits";
-  if (!a.runs.empty()) line += " --runs " + a.runs;
+  if (!a.runs.empty()) line += " --runs " + lab::shell_word(a.runs);
   line += a.settings.typed();
   if (a.bench.classes > 0) line += fmt::format(" --classes {}", a.bench.classes);
   return line + fmt::format(" --vocabulary {} --device {}", a.bench.vocabulary, a.device);

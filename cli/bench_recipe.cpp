@@ -16,6 +16,7 @@
 #include "lab/settings/part_of_run.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -30,8 +31,8 @@ struct RecipeArguments {
 };
 
 std::string recipe_again(const RecipeArguments& a) {
-  std::string line = "demi bench recipe " + a.recipe;
-  if (!a.runs.empty()) line += " --runs " + a.runs;
+  std::string line = "demi bench recipe " + lab::shell_word(a.recipe);
+  if (!a.runs.empty()) line += " --runs " + lab::shell_word(a.runs);
   line += fmt::format(" --warmup {} --steps {} --rounds {}", a.bench.warmup, a.bench.steps,
                       a.bench.rounds);
   return line + a.settings.typed();

@@ -27,6 +27,7 @@
 #include "lab/settings/devices.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -87,7 +88,7 @@ void add_options(CLI::App& command, CompareArguments& a) {
 // The command's own options, as typed.
 std::string own_options(const CompareArguments& a) {
   std::string line;
-  if (!a.runs.empty()) line += " --runs " + a.runs;
+  if (!a.runs.empty()) line += " --runs " + lab::shell_word(a.runs);
   if (a.turn_steps > 0) line += fmt::format(" --interleave={}", a.turn_steps);
   if (!a.layers.empty()) line += " --layers=" + a.layers;
   return line;
@@ -177,11 +178,11 @@ std::string program_to_type() {
 
 // Prints the next commands to try after `demi compare`, or ./demo, without a recipe.
 void say_what_is_next(const fs::path& folder) {
-  const std::string program = program_to_type();
+  const std::string program = lab::shell_word(program_to_type());
   note(
       fmt::format("to look at the report: xdg-open {}, or any browser; to try next: {} doctor, {} "
                   "train --list",
-                  (folder / "report.html").string(), program, program));
+                  lab::shell_word((folder / "report.html").string()), program, program));
 }
 
 recipes::Comparison compare_one(const CompareArguments& a, Start start) {

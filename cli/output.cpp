@@ -14,6 +14,7 @@
 #include "lab/recipes/run_record.h"
 #include "lab/report/terminal.h"
 #include "lab/report/wrap.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -120,8 +121,8 @@ void say_how_to_resume(const std::string& command, const std::filesystem::path& 
       note(damaged.what());
     }
   }
-  std::cerr << "go on" << when << ": demi " << command << " --resume " << run_folder.string()
-            << "\n";
+  std::cerr << "go on" << when << ": demi " << command << " --resume "
+            << lab::shell_word(run_folder.string()) << "\n";
 }
 
 }  // namespace demi::cli

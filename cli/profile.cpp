@@ -26,6 +26,7 @@
 #include "lab/settings/part_of_run.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
+#include "lab/shell_word.h"
 #include "lab/workload/workload.h"
 
 namespace demi::cli {
@@ -61,8 +62,8 @@ std::optional<profiler::Ranges::Kind> ranges_of(const std::string& name) {
 }
 
 std::string profile_again(const ProfileArguments& a) {
-  std::string line = fmt::format("demi profile {} --steps {}", a.recipe, a.steps);
-  if (!a.precisions.empty()) line += " --precision " + a.precisions;
+  std::string line = fmt::format("demi profile {} --steps {}", lab::shell_word(a.recipe), a.steps);
+  if (!a.precisions.empty()) line += " --precision " + lab::shell_word(a.precisions);
   if (!a.ranges.empty()) line += " --ranges " + a.ranges;
   return line + a.settings.typed();
 }

@@ -11,6 +11,7 @@
 #include "demi/tensor/device.h"
 #include "lab/settings/devices.h"
 #include "lab/settings/effects.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -97,9 +98,7 @@ std::string footer(const CLI::App& command, const settings::Recipe* by_default,
 
 std::string option_text(const settings::Setting& setting, const std::string& value) {
   if (setting.is_flag) return (value == "true" ? " --" : " --no-") + setting.name;
-  const bool is_plain =
-      value.find_first_of(" '\"\\$&;|<>()*?") == std::string::npos && !value.empty();
-  return " --" + setting.name + " " + (is_plain ? value : "'" + value + "'");
+  return " --" + setting.name + " " + lab::shell_word(value);
 }
 
 void SettingOptions::add_to(CLI::App& command, const std::string& default_recipe,
@@ -245,7 +244,7 @@ const settings::ConfigFile& SettingOptions::of_file() const {
 }
 
 std::string SettingOptions::typed() const {
-  std::string line = file_.empty() ? "" : " --config '" + file_ + "'";
+  std::string line = file_.empty() ? "" : " --config " + lab::shell_word(file_);
   for (const settings::Assignment& a : typed_ones()) {
     if (a.source == "--mixed-precision") {
       line += " " + a.source;

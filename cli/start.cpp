@@ -20,6 +20,7 @@
 #include "lab/settings/devices.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/run_spec.h"
+#include "lab/shell_word.h"
 #include "lab/workload/weights_file.h"
 
 namespace demi::cli {
@@ -118,6 +119,12 @@ void note_file(const StartWords& words, const SettingOptions& settings, const st
   }
 }
 
+// The command as it was typed, for a shell.
+std::string line_of(const StartWords& words, const std::string& recipe,
+                    const SettingOptions& settings) {
+  return "demi " + words.command + " " + lab::shell_word(recipe) + words.more + settings.typed();
+}
+
 settings::Config config_of(const std::string& recipe, const SettingOptions& settings,
                            const Given& given) {
   const bool starts_from_weights = !asked_to_start(given).text.empty();
@@ -138,7 +145,7 @@ Start new_run(const StartWords& words, const SettingOptions& settings, const Giv
   return {.command = words.command,
           .recipe = recipe,
           .config = std::move(config),
-          .line = "demi " + words.command + " " + recipe + words.more + settings.typed(),
+          .line = line_of(words, recipe, settings),
           .run_dir = words.run_dir};
 }
 
@@ -164,7 +171,7 @@ Start in_a_new_folder(const StartWords& words, const SettingOptions& settings,
   if (words.command != "train")
     refuse(folder, "the runs of a comparison keep their loss scaling:", change,
            "leave it out, or name one run's checkpoint: demi train --resume " +
-               (folder / recipes::kCheckpoints / "fp32").string());
+               lab::shell_word((folder / recipes::kCheckpoints / "fp32").string()));
   const auto say = [](const fs::path& damaged, const std::string& wrong) {
     note(damaged.string() + " is damaged and is passed over (" + wrong + ")");
   };
@@ -173,7 +180,7 @@ Start in_a_new_folder(const StartWords& words, const SettingOptions& settings,
     refuse(folder, "there is no checkpoint yet in", change,
            "begin a new run with it, or resume this one as it was begun");
   start.resume_from = *newest;
-  start.line = "demi " + words.command + " " + start.recipe + words.more + settings.typed();
+  start.line = line_of(words, start.recipe, settings);
   return start;
 }
 
@@ -188,7 +195,7 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
                      .advice = "begin a new run"});
   if (record.command != words.command)
     refuse(folder, "another command began the run", "demi " + record.command,
-           "demi " + record.command + " --resume " + folder.string());
+           "demi " + record.command + " --resume " + lab::shell_word(folder.string()));
   const std::string recipe = words.recipe.empty() ? settings.of_file().recipe : words.recipe;
   if (!recipe.empty() && recipe != record.recipe)
     refuse(folder, "another recipe is that of the run", recipe,
@@ -210,12 +217,12 @@ Start resume_checkpoint(const StartWords& words, const SettingOptions& settings,
   if (recipe.empty()) recipe = recipe_around(fs::absolute(checkpoint));
   if (recipe.empty())
     refuse(path, "which recipe? The checkpoint is in no run's folder", checkpoint.string(),
-           "name it: demi train RECIPE --resume " + path.string());
+           "name it: demi train RECIPE --resume " + lab::shell_word(path.string()));
   settings::find_recipe(recipe);
   Start start{.command = words.command, .recipe = recipe, .run_dir = words.run_dir};
   start.config =
       recipes::resumed_config(workload::weights_info(checkpoint).config, given, checkpoint);
-  start.line = "demi " + words.command + " " + recipe + words.more + settings.typed();
+  start.line = line_of(words, recipe, settings);
   start.resume_from = checkpoint;
   return start;
 }

@@ -233,6 +233,29 @@ TEST_F(Resume, Sigusr1SavesACheckpointAndTrainingGoesOn) {
   EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume " + folder.string()));
 }
 
+// A shell that is given the line goes on with the run, whatever its folder is called.
+TEST_F(Resume, TheLineToGoOnCanBePasted) {
+  const fs::path root = folder_ / "it's a $HOME";
+  const pid_t child = start(
+      mlp({"--epochs", "1000000", "--checkpoint-every", "1epoch", "--run-dir", root.string()}));
+  const fs::path folder = root / "train-mlp-001", last = folder / "checkpoints" / "last";
+  ASSERT_TRUE(wait_until(child, [&] { return fs::exists(last); }));
+  kill(child, SIGTERM);
+  const std::string err = finish(child).err, mark = "go on: demi ";
+  ASSERT_THAT(err, HasSubstr(mark));
+  std::string line = err.substr(err.find(mark) + mark.size());
+  line.resize(line.find('\n'));
+  EXPECT_EQ(line, "train --resume '" + (folder_ / "it").string() + "'\\''s a $HOME/train-mlp-001'");
+  const std::string before = slurp(last);
+  for (int tries = 0; tries < 10 && slurp(last) == before; ++tries) {
+    const Outcome outcome =
+        run({"-c", std::string(std::getenv("DEMI_PROGRAM")) + " " + line + " --stop-after 2s"}, {},
+            "/bin/sh");
+    ASSERT_EQ(outcome.code, 75) << outcome.err;
+  }
+  EXPECT_NE(slurp(last), before);
+}
+
 // It would end the program while the libraries are loaded: it is blocked before main() until there
 // is a handler.
 TEST_F(Resume, Sigusr1BeforeMainEndsNothing) {

@@ -12,6 +12,7 @@
 #include "lab/recipes/recipe_what_if.h"
 #include "lab/report/format.h"
 #include "lab/settings/resolved.h"
+#include "lab/shell_word.h"
 
 namespace demi::recipes {
 namespace {
@@ -182,8 +183,8 @@ std::vector<report::Table> what_if_tables(const Comparison& comparison) {
 }
 
 std::vector<std::string> lines_with_policy(const Comparison& comparison, const std::string& line) {
-  static const std::regex own(
-      " --(what-if|precision|op-policy|runs|interleave)[ =]('[^']*'|[^ ]+)");
+  static const std::regex own(  // and their values, which may be lab::shell_word's
+      R"( --(what-if|precision|op-policy|runs|interleave)[ =]('[^']*'|\\'|[^ '\\])+)");
   static const std::regex command("^demi compare ");
   std::vector<std::string> lines;
   for (const RunResult& run : comparison.runs) {
@@ -194,7 +195,7 @@ std::vector<std::string> lines_with_policy(const Comparison& comparison, const s
     lines.push_back(fmt::format(
         "{} --precision {} --op-policy {}", again,
         is_of_format ? tensor::name_of(run.what_if->format) : run.recipe_what_if->recipe,
-        run.what_if_policy.string()));
+        lab::shell_word(run.what_if_policy.string())));
   }
   return lines;
 }

@@ -208,6 +208,10 @@ TEST(WhatIf, TheLineToTrainWithIsThatOfTheRunInTheFormat) {
                           "runs/x/op-policy-fp16.txt"));
   EXPECT_THAT(lines_with_policy(asked(), "demi compare mlp --runs fp32,bf16 --what-if fp16"),
               ElementsAre("demi train mlp --precision fp16 --op-policy runs/x/op-policy-fp16.txt"));
+  Comparison quoted = asked();
+  quoted.runs[0].what_if_policy = "it's/p.txt";
+  EXPECT_THAT(lines_with_policy(quoted, R"(demi train mlp --op-policy 'it'\''s q' --lr 1)"),
+              ElementsAre(R"(demi train mlp --lr 1 --precision fp16 --op-policy 'it'\''s/p.txt')"));
   Comparison sound = asked();
   sound.runs[0].what_if->cures.clear();
   EXPECT_THAT(lines_with_policy(sound, "demi train mlp --what-if fp16"), IsEmpty());

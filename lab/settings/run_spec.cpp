@@ -8,6 +8,7 @@
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
 #include "lab/settings/config.h"
+#include "lab/shell_word.h"
 
 namespace demi::settings {
 namespace {
@@ -140,8 +141,8 @@ std::string typed_options(std::string_view text) {
   if (!run.weight_mode.empty()) options += " --weight-mode " + run.weight_mode;
   if (!run.cuda_graph.empty()) options += " --cuda-graph " + run.cuda_graph;
   if (!run.autocast) options += " --no-autocast";
-  if (!run.fp32_part.empty()) options += " --fp32-part " + run.fp32_part;
-  if (!run.op_policy.empty()) options += " --op-policy " + run.op_policy;
+  if (!run.fp32_part.empty()) options += " --fp32-part " + lab::shell_word(run.fp32_part);
+  if (!run.op_policy.empty()) options += " --op-policy " + lab::shell_word(run.op_policy);
   return options;
 }
 

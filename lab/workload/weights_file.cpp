@@ -14,6 +14,7 @@
 #include "demi/step/coded_weight.h"
 #include "lab/models/imported.h"
 #include "lab/settings/config_source.h"
+#include "lab/shell_word.h"
 
 namespace demi::workload {
 namespace {
@@ -166,7 +167,7 @@ WeightsInfo weights_info(const checkpoint::Metadata& text, const std::filesystem
                      .seen = path.string(),
                      .accepted = "a run folder, one of its checkpoints, or its model.safetensors",
                      .advice = "weights from elsewhere can start a run: demi train RECIPE --from " +
-                               path.string()});
+                               lab::shell_word(path.string())});
   }
   WeightsInfo result{.precision = parse_precision(precision->second)};
   if (const auto step = text.find("demi.step"); step != text.end())
