@@ -230,6 +230,9 @@ TEST(Resume, SettingsAreThoseOfTheCheckpointAsFarAsItSaysThem) {
   EXPECT_NO_THROW(require_saved_settings(folder, record));
   record.config.epochs += 6;
   EXPECT_THROW(require_saved_settings(folder, record), UsageError) << "the rates would jump";
+  text = R"({"shiny": 3})";  // of a newer demi
+  save(4);
+  EXPECT_THROW(require_saved_settings(folder, record), DataError);
   fs::remove_all(folder);
 }
 

@@ -1,5 +1,7 @@
 #include "lab/recipes/run_record.h"
 
+#include <cerrno>
+#include <cstring>
 #include <nlohmann/json.hpp>
 #include <sstream>
 #include <system_error>
@@ -19,6 +21,12 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfigFile = "config.json";
 
+// Its whole path, since "run" and "." name none.
+fs::path folder_around(const fs::path& folder) {
+  const fs::path whole = fs::absolute(folder / "").lexically_normal();  // ends with a '/'
+  return whole.parent_path().parent_path();
+}
+
 [[noreturn]] void no_record(const fs::path& folder, const std::string& what,
                             const std::string& seen) {
   throw DataError(
@@ -26,12 +34,18 @@ constexpr const char* kConfigFile = "config.json";
        .what = what,
        .seen = seen,
        .accepted = "a folder that `demi train` or `demi compare` made",
-       .advice = "look into " + folder.parent_path().string() + " for the runs there are"});
+       .advice = "look into " + folder_around(folder).string() + " for the runs there are"});
 }
 
 std::string text_of(const fs::path& folder) {
   const fs::path file = folder / kConfigFile;
   const auto text = json_text(file);
+  const int error = errno;
+  if (!text && error != ENOENT && error != ENOTDIR)
+    throw DataError({.where = "recipes.read_run_record",
+                     .what = "the run's " + file.string() + " cannot be read",
+                     .seen = std::strerror(error),
+                     .advice = "mend the file or its permissions"});
   if (!text || text->empty()) no_record(folder, "not a run folder", file.string());
   return *text;
 }

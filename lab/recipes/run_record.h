@@ -24,7 +24,8 @@ struct RunRecord {
 /// The text of config.json, which read_config_file takes, too.
 DEMI_API std::string to_json(const RunRecord& record);
 
-/// Throws DataError if the folder is no run's, or its config.json is missing or damaged.
+/// Throws DataError if the folder is no run's, or its config.json is missing, damaged, may not be
+/// read, or has an entry that this demi does not know.
 DEMI_API RunRecord read_run_record(const std::filesystem::path& folder);
 
 /// A run leaves its result there once it has come to its end.

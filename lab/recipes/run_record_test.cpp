@@ -15,6 +15,9 @@ namespace demi::recipes {
 namespace {
 
 namespace fs = std::filesystem;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 class RunRecords : public ::testing::Test {
  protected:
@@ -65,6 +68,31 @@ TEST_F(RunRecords, ThatAreMissingOrDamagedAreDataErrors) {
         std::string(R"({"command": 3, "recipe": "mlp", "runs": []})"),
         std::string(R"({"command": "demi train mlp", "recipe": "mlp", "runs": "fp32"})")})
     EXPECT_THROW(read_run_record(make("broken", text)), DataError) << text;
+}
+
+std::string refusal(const fs::path& folder) {
+  try {
+    read_run_record(folder);
+  } catch (const DataError& error) {
+    return error.what();
+  }
+  return "accepted";
+}
+
+TEST_F(RunRecords, ThatAnotherDemiWroteOrThatMayNotBeReadAreNotCalledDamaged) {
+  const fs::path folder = make("of-another", R"({"command": "demi train mlp", "recipe": "mlp",
+    "runs": ["fp32"], "shiny": 3})");
+  EXPECT_THAT(
+      refusal(folder),
+      AllOf(HasSubstr("config.json has a setting that this demi does not know; seen: shiny"),
+            HasSubstr("another demi, perhaps a newer one"), Not(HasSubstr("damaged"))));
+  fs::remove(folder / "config.json");
+  fs::create_symlink("config.json", folder / "config.json");
+  EXPECT_THAT(refusal(folder),
+              AllOf(HasSubstr("cannot be read"), HasSubstr("Too many levels of symbolic links")));
+  // The folder to look into has a name, whatever the run's was.
+  EXPECT_THAT(refusal("none"), HasSubstr("look into " + fs::current_path().string() + " for"));
+  EXPECT_THAT(refusal(root_ / "none/"), HasSubstr("look into " + root_.string() + " for"));
 }
 
 TEST_F(RunRecords, TheNewestUnfinishedIsFoundByCommandAndRecipe) {

@@ -33,6 +33,15 @@ const Setting* setting_of_key(const std::string& key) {
   return nullptr;
 }
 
+[[noreturn]] void unknown_key_of_run(const std::string& key, const std::string& file) {
+  throw DataError({.where = "settings.read_config_text",
+                   .what = file + " has a setting that this demi does not know",
+                   .seen = key,
+                   .advice =
+                       "another demi, perhaps a newer one, may have written it: go on with that "
+                       "one"});
+}
+
 [[noreturn]] void unknown_key(const std::string& key, const std::string& file) {
   std::string name = key;
   std::ranges::replace(name, '_', '-');
@@ -84,12 +93,15 @@ std::string content_of(const std::filesystem::path& file) {
   return *text;
 }
 
-std::vector<Assignment> values_of(const nlohmann::ordered_json& json, const std::string& file) {
+using RefuseKey = void (*)(const std::string& key, const std::string& file);
+
+std::vector<Assignment> values_of(const nlohmann::ordered_json& json, const std::string& file,
+                                  RefuseKey refuse_key) {
   std::vector<Assignment> result;
   for (const auto& [key, value] : json.items()) {
     if (kOfTheProgram.contains(key)) continue;
     const Setting* setting = setting_of_key(key);
-    if (!setting) unknown_key(key, file);
+    if (!setting) refuse_key(key, file);
     if (value.is_structured() || value.is_null()) {
       throw UsageError({.where = "settings.read_config_file",
                         .what = key + " in " + file + " is not a plain value",
@@ -134,12 +146,12 @@ ComparedRuns runs_of(const nlohmann::ordered_json& json, const std::string& file
 }  // namespace
 
 std::vector<Assignment> read_config_text(std::string_view text, const std::string& file) {
-  return values_of(parse(text, file), file);
+  return values_of(parse(text, file), file, unknown_key_of_run);
 }
 
 ConfigFile read_config_file(const std::filesystem::path& file) {
   const auto json = parse(content_of(file), file.string());
-  return {.values = values_of(json, file.string()),
+  return {.values = values_of(json, file.string(), unknown_key),
           .recipe = recipe_of(json, file.string()),
           .runs = runs_of(json, file.string())};
 }

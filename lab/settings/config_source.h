@@ -48,7 +48,9 @@ struct ConfigFile {
 /// runs that are no list.
 DEMI_API ConfigFile read_config_file(const std::filesystem::path& file);
 
-/// The settings of read_config_file from the text of such a file; `file` names it in messages.
+/// The settings that a run wrote down, from the text of its config.json or of its checkpoint, which
+/// `file` names in messages. Throws as read_config_file, but DataError for a setting that is not
+/// known: another demi may have written it.
 DEMI_API std::vector<Assignment> read_config_text(std::string_view text, const std::string& file);
 
 /// The values that the environment sets (DEMI_LR=0.1, ...).
