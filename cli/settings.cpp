@@ -8,6 +8,7 @@
 
 #include "cli/command_tree.h"
 #include "cli/output.h"
+#include "demi/core/error.h"
 #include "demi/tensor/device.h"
 #include "lab/settings/devices.h"
 #include "lab/settings/effects.h"
@@ -131,6 +132,21 @@ void SettingOptions::add_mixed_flag(CLI::App& command) {
   forms_[added] = {.setting = "precision", .option = "--mixed-precision", .text = "mixed"};
 }
 
+// What a flag says: --skip, --skip=no, --no-skip, --mp.
+std::string SettingOptions::value_of(const Form& flag, const std::string& given) {
+  const settings::Setting& setting = *settings::find_setting(flag.setting);
+  if (given == "true") return flag.text;
+  if (!setting.is_flag)
+    throw UsageError({.where = flag.option,
+                      .what = "the option takes no value",
+                      .seen = given,
+                      .advice = "leave it out; --" + flag.setting + " names another one"});
+  settings::Config asked;
+  setting.set(asked, given, flag.option);
+  const bool is_on = setting.get(asked) == "true";
+  return is_on == (flag.text == "true") ? "true" : "false";
+}
+
 // CLI11 keeps the options by value.
 std::vector<settings::Assignment> SettingOptions::typed_ones() const {
   std::vector<settings::Assignment> all;
@@ -140,8 +156,7 @@ std::vector<settings::Assignment> SettingOptions::typed_ones() const {
     if (form == forms_.end()) continue;
     const Form& typed = form->second;
     const std::string given = option->results().at(seen[option]++);
-    std::string value = typed.text.empty() ? given : typed.text;
-    if (!typed.text.empty() && given == "false") value = typed.text == "false" ? "true" : "false";
+    std::string value = typed.text.empty() ? given : value_of(typed, given);
     std::erase_if(all, [&](const settings::Assignment& a) { return a.name == typed.setting; });
     all.push_back({typed.setting, std::move(value), typed.option});
   }

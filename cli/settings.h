@@ -70,6 +70,9 @@ class SettingOptions {
     std::string text = {};  // of a flag: the value that it sets
   };
 
+  // Throws UsageError for a value that the flag does not take.
+  static std::string value_of(const Form& flag, const std::string& given);
+
   // `value`: shown in brackets; whether a flag is on.
   void add(CLI::App& command, const settings::Setting& setting, const std::string& value);
 

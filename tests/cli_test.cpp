@@ -507,6 +507,28 @@ TEST_F(Cli, OptionsAreStrongerThanTheEnvironmentAndThatThanTheFile) {
   EXPECT_EQ(nlohmann::json::parse(again.out)["batch_size"], 5);
 }
 
+TEST_F(Cli, AWordThatIsNoneIsSaidWithTheVariableTheEntryOrTheOptionThatHasIt) {
+  const std::string file = (folder_ / "c.json").string();
+  const auto expect = [](const Outcome& outcome, const std::string& words) {
+    EXPECT_EQ(outcome.code, 2) << outcome.err;
+    EXPECT_THAT(outcome.err, HasSubstr("demi: [" + words));
+  };
+  const std::vector<std::vector<std::string>> words{
+      {"DEMI_PRECISION", "precision", "no such precision"},
+      {"DEMI_LOSS_SCALE", "loss_scale", "the loss scale is not a positive number"},
+      {"DEMI_DATA", "data", "no such data set"},
+      {"DEMI_DEVICE", "device", "no such device"}};
+  for (const auto& one : words) {
+    const std::string said = "] " + one[2] + "; seen: foo";
+    expect(run({"train", "mlp"}, [&] { setenv(one[0].c_str(), "foo", 1); }), one[0] + said);
+    std::ofstream(file) << nlohmann::json{{one[1], "foo"}};
+    expect(run({"train", "mlp", "--config", file}), one[1] + " in " + file + said);
+  }
+  expect(run({"train", "mlp", "--mp=false"}),
+         "--mixed-precision] the option takes no value; seen: false");
+  expect(run({"train", "mlp", "--no-skip=maybe"}), "--no-skip] ");
+}
+
 // As `--config <(jq ... config.json)` in a shell: the text is there once.
 TEST_F(Cli, AConfigFileMayBeAPipe) {
   const Outcome outcome = run({"train", "--config", "/dev/stdin", "--json"}, [] {
@@ -645,9 +667,10 @@ TEST_F(Cli, TheLastOptionCounts) {
   trained({"--no-skip", "--skip", "--deterministic", "--no-deterministic"});
   config("4", "\"skip\": true");
   config("4", "\"deterministic\": false");
-  trained({"--skip", "--no-skip", "--autocast=false"});
+  trained({"--skip", "--no-skip", "--autocast=false", "--flush-subnormals=0"});
   config("5", "\"skip\": false");
   config("5", "\"autocast\": false");
+  config("5", "\"flush_subnormals\": false");
   EXPECT_EQ(run({"train", "mlp", "mlp"}).code, 2) << "a second recipe is none";
 }
 

@@ -169,7 +169,7 @@ TEST(ForEvaluation, LeavesToTheTrainingWhatItAloneReads) {
     // A word of its list, or a value of any other setting's kind; a refused one is passed over.
     std::vector<std::string> texts = setting.accepted;
     for (const char* text : {"7", "0.5", "true", "false", "resnet18", "lion", "fp16", "1epoch",
-                             "0,1", "1-2", "FILE", "cuda", "64", "0.25", "1h30m", "cpu,cpu"})
+                             "0,1", "1-2", "FILE", "cuda", "64", "0.25", "1h30m", "cpu,cpu", "csv"})
       texts.emplace_back(text);
     for (const std::string& text : texts) try {
         setting.set(trained, text, setting.name);

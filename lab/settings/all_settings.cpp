@@ -9,7 +9,9 @@
 #include "demi/autocast/op_policy.h"
 #include "demi/core/error.h"
 #include "demi/core/nearest.h"
+#include "demi/tensor/device.h"
 #include "demi/train/every.h"
+#include "lab/data/data_sets.h"
 #include "lab/find_by_name.h"
 #include "lab/models/registry.h"
 #include "lab/settings/config.h"
@@ -35,6 +37,17 @@ using values::words;
 using values::wrong;
 
 constexpr int64_t kMostPixels = 1 << 15;  // of a side
+
+// What `read` returns. Its UsageError is about the place where the text was given.
+template <class Read>
+decltype(auto) read_from(std::string_view source, const Read& read) {
+  try {
+    return read();
+  } catch (const UsageError& error) {
+    const std::string_view text = error.what();  // "[module.function] no such ..."
+    throw UsageError({.where = source, .what = text.substr(text.find("] ") + 2)});
+  }
+}
 
 std::string schedules_with_effects() {
   std::vector<std::string> texts;
@@ -149,7 +162,7 @@ Setting precision() {
                         .seen = text,
                         .accepted = std::string(parse_run(text).precision.name),
                         .advice = "give the rest as options of their own: " + typed_options(text)});
-    take(c, parse_precision(text).name, source);
+    take(c, read_from(source, [&] { return parse_precision(text).name; }), source);
   };
   return setting;
 }
@@ -161,7 +174,7 @@ Setting loss_scale() {
             "Loss scaling: auto (dynamic for fp16, off otherwise), dynamic, statistics, off, or a "
             "fixed scale");
   setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
-    take(c, to_text(parse_loss_scale(text)), source);
+    take(c, read_from(source, [&] { return to_text(parse_loss_scale(text)); }), source);
   };
   return setting;
 }
@@ -200,6 +213,16 @@ Setting what_if() {
   return setting;
 }
 
+// pick_device loads LibTorch's CUDA part for a name that may be one.
+Setting device() {
+  Setting setting = words("device", &Config::device, "Device: auto, cpu, cuda or cuda:N");
+  setting.set = [take = setting.set](Config& c, std::string_view text, std::string_view source) {
+    if (!is_device_name(text)) read_from(source, [&] { return pick_device(text); });
+    take(c, text, source);
+  };
+  return setting;
+}
+
 // Settings that come later may name another number of ranks, which check() refuses.
 Setting devices() {
   Setting setting = words("devices", &Config::devices,
@@ -223,6 +246,7 @@ Setting data_name() {
                         .what = "the data set's name is meant, and this is a path",
                         .seen = text,
                         .advice = "name the folder with --data-dir or DEMI_DATA_DIR"});
+    if (!text.empty()) read_from(source, [&] { return data::data_set(text).name; });
     take(c, text, source);
   };
   return setting;
@@ -470,7 +494,7 @@ std::vector<Setting> backend_settings() {
 
 std::vector<Setting> place_settings() {
   return {
-      words("device", &Config::device, "Device: auto, cpu, cuda or cuda:N"),
+      device(),
       devices(),
       whole("ranks", &Config::ranks, 1,
             "Processes of this machine that train together, each with batches of --batch-size; "

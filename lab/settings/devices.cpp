@@ -29,6 +29,10 @@ bool is_gpu(std::string_view name) {
 
 }  // namespace
 
+bool is_device_name(std::string_view name) {
+  return name == "auto" || name == "cpu" || name == "cuda" || is_gpu(name);
+}
+
 std::vector<std::string> device_list(std::string_view text, std::string_view source) {
   std::vector<std::string> names = words_of(text);
   for (const std::string& name : names) {

@@ -9,6 +9,10 @@
 
 namespace demi::settings {
 
+/// Whether it may be the name of a device: auto, cpu, cuda or cuda:N. Does not ask whether it is
+/// there.
+bool is_device_name(std::string_view name);
+
 /// The names in a list of devices: "cuda:0,cuda:1". Does not ask whether they are there. Throws
 /// UsageError with `source` for what names no device, for a GPU named twice, and for the CPU
 /// together with GPUs.
