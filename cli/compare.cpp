@@ -27,6 +27,7 @@
 #include "lab/settings/devices.h"
 #include "lab/settings/recipe.h"
 #include "lab/settings/resolved.h"
+#include "lab/settings/schedules.h"
 #include "lab/shell_word.h"
 
 namespace demi::cli {
@@ -203,24 +204,37 @@ recipes::Comparison compare_one(const CompareArguments& a, Start start) {
 // A run's folder, or one of its checkpoints.
 bool resumes(const Start& start) { return !start.folder.empty() || !start.resume_from.empty(); }
 
+// Epochs are those that a schedule is made for, and of running texts eval-every says how long one
+// is.
+bool is_read_by_steps(std::string_view setting, const settings::Config& config, int64_t steps) {
+  if (setting == "eval-every") return steps > 0;
+  return setting == "epochs" && steps > 0 && settings::find_schedule(config.schedule).ends;
+}
+
 // Throws UsageError for an option about what is watched and kept of runs, and when they end.
-void refuse_options_of_runs(const SettingOptions& settings, const settings::Config& config) {
+// `steps`: those that are trained in FP32 before the layers are compared.
+void refuse_options_of_runs(const SettingOptions& settings, const settings::Config& config,
+                            int64_t steps) {
   constexpr std::string_view kOfRuns[] = {
-      "monitor",    "detect-anomaly", "what-if", "best-by",        "keep-last",
-      "keep-every", "stop-after",     "top-k",   "early-stopping", "checkpoint-every"};
+      "monitor",    "detect-anomaly", "what-if",   "best-by",        "keep-last",
+      "keep-every", "stop-after",     "top-k",     "early-stopping", "checkpoint-every",
+      "ema",        "epochs",         "eval-every"};
   for (const settings::Assignment& one : settings.typed_ones()) {
     const settings::Setting* setting = settings::find_setting(one.name);
     const bool is_off = setting && setting->get(config) == setting->get(settings::Config());
-    if (std::ranges::count(kOfRuns, one.name) > 0 && !is_off)
+    if (std::ranges::count(kOfRuns, one.name) > 0 && !is_off &&
+        !is_read_by_steps(one.name, config, steps))
       throw UsageError({.where = one.source,
-                        .what = "the setting does nothing in this run: --layers trains none",
+                        .what = "the setting does nothing in this run: --layers trains none of the "
+                                "runs",
                         .seen = one.text,
                         .advice = "leave it out"});
   }
 }
 
 void compare_layers(const CompareArguments& a, const Start& start) {
-  refuse_options_of_runs(a.settings, start.config);
+  const int64_t steps = std::stoll(a.layers);
+  refuse_options_of_runs(a.settings, start.config, steps);
   if (resumes(start) || !a.sweep.empty() || a.published || a.turn_steps > 0 ||
       start.config.ranks > 1)
     throw UsageError(
@@ -231,7 +245,7 @@ void compare_layers(const CompareArguments& a, const Start& start) {
   std::vector<settings::RunSpec> runs = runs_of(a, start);
   Session session(start);
   if (runs.empty()) runs = recipes::default_runs(session.device());
-  const results::LayerReport report = session.compare_layers(std::move(runs), std::stoll(a.layers));
+  const results::LayerReport report = session.compare_layers(std::move(runs), steps);
   a.output.show(results::to_tables(report), results::json_of(report));
   session.finish(report);
 }

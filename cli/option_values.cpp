@@ -92,7 +92,7 @@ void check_values(CLI::App& app) {
       option->check(CLI::Validator(why_empty, ""));
     if (is_whole) option->check(CLI::Validator(why_out_of_range, ""));
   }
-  for (const char* name : {"--runs", "--precision", "--sweep"})
+  for (const char* name : {"--runs", "--precision", "--sweep", "--run-dir"})
     if (CLI::Option* option = app.get_option_no_throw(name))
       option->check(CLI::Validator(why_empty, ""));
   for (CLI::App* command : app.get_subcommands([](const CLI::App*) { return true; }))

@@ -167,11 +167,14 @@ std::string changed(const settings::Config& begun, const settings::Config& now) 
 // The settings that make it another run differ: it resumes in a folder of its own, and this folder
 // stays unchanged.
 Start in_a_new_folder(const StartWords& words, const SettingOptions& settings,
-                      const fs::path& folder, const std::string& change, Start start) {
-  if (words.command != "train")
+                      const fs::path& folder, const recipes::RunRecord& record,
+                      const std::string& change, Start start) {
+  if (words.command != "train") {
+    const std::string first = record.runs.empty() ? "" : record.runs.front();
     refuse(folder, "the runs of a comparison keep their loss scaling:", change,
            "leave it out, or name one run's checkpoint: demi train --resume " +
-               lab::shell_word((folder / recipes::kCheckpoints / "fp32").string()));
+               lab::shell_word(recipes::checkpoints_of(folder, record, first).string()));
+  }
   const auto say = [](const fs::path& damaged, const std::string& wrong) {
     note(damaged.string() + " is damaged and is passed over (" + wrong + ")");
   };
@@ -203,7 +206,8 @@ Start resume_run(const StartWords& words, const SettingOptions& settings, const 
   Start start{.command = words.command, .recipe = record.recipe, .run_dir = words.run_dir};
   start.config = recipes::resumed_config(record.config, given, folder);
   const std::string change = recipes::change_of_precision(record.config, start.config);
-  if (!change.empty()) return in_a_new_folder(words, settings, folder, change, std::move(start));
+  if (!change.empty())
+    return in_a_new_folder(words, settings, folder, record, change, std::move(start));
   start.line = record.line + changed(record.config, start.config);
   start.folder = folder;
   start.record = std::move(record);

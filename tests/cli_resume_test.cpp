@@ -486,6 +486,12 @@ TEST_F(ResumeCompare, AutoPassesOverAComparisonOfOtherRuns) {
   ASSERT_EQ(run(words + Words{"--runs", "bf16"}).code, 0);
   EXPECT_TRUE(fs::exists(first / "result.json"));
   EXPECT_FALSE(fs::exists(run_folder("compare-mlp-003")));
+  // The folder that is advised is there: of one run it has no folders of runs.
+  const Outcome refused = run({"compare", "--resume", first.string(), "--no-scaler"});
+  EXPECT_EQ(refused.code, 2) << refused.err;
+  EXPECT_TRUE(
+      refused.err.ends_with("demi train --resume " + (first / "checkpoints").string() + "\n"))
+      << refused.err;
 }
 
 // It makes a network of its own, which a checkpoint of another would not reach.
@@ -606,7 +612,8 @@ TEST_F(ResumeSettings, AnotherPrecisionGoesOnInARunFolderOfItsOwn) {
   EXPECT_THAT(compared.err, HasSubstr("fp32: goes on after step 20"));
   EXPECT_THAT(compared.err, HasSubstr("precision bf16, begun with fp16; losses are not scaled"));
   expect_refusal({"compare", "--resume", run_folder("compare-mlp-001").string(), "--no-scaler"}, 2,
-                 {"keep their loss scaling"});
+                 {"keep their loss scaling",
+                  (run_folder("compare-mlp-001") / "checkpoints" / "fp32").string()});
   // And back, from the run that went on.
   const fs::path in_bf16 = run_folder("train-mlp-002");
   const Outcome back = run(

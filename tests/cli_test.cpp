@@ -132,6 +132,7 @@ TEST_F(Cli, UsageErrorsExitWith2AndNameTheNearestRightWord) {
   expect({"bench", "recipe", "--runs="}, "--runs: the value is empty");
   expect({"eval", "model.safetensors", "--precision", ""}, "--precision: the value is empty");
   expect({"compare", "--sweep", "", "--steps", "1"}, "--sweep: the value is empty");
+  expect({"train", "mlp", "--run-dir", ""}, "--run-dir: the value is empty");
   expect({"compare", "--epochs", "0"}, "too small");
   expect({"compare", "--epochs", "three"}, "--epochs");
   expect({"compare", "--device", "gpu"}, "no such device");
@@ -428,6 +429,16 @@ TEST_F(Cli, LayersAreComparedWithoutTraining) {
   EXPECT_EQ(watched.code, 2);
   EXPECT_THAT(watched.err,
               HasSubstr("[--what-if] the setting does nothing in this run: --layers "));
+  for (const Words& more : {Words{"--epochs", "2"}, Words{"--ema", "0.9"}}) {
+    const Outcome unread = with(more);
+    EXPECT_EQ(unread.code, 2);
+    EXPECT_THAT(unread.err, HasSubstr("[" + more[0] + "] the setting does nothing in this run"));
+  }
+  const Words scheduled{"compare", "loss-scaling", "--layers=2", "--runs", "bf16", "--epochs", "2"};
+  EXPECT_EQ(run(scheduled).code, 2) << "the rate is constant";
+  Words ends = scheduled;
+  ends.insert(ends.end(), {"--schedule", "cosine"});
+  EXPECT_EQ(run(ends).code, 0) << "the schedule is made for two epochs";
   const Outcome late = run({"compare", "loss-scaling", "--layers=401", "--schedule", "cosine"});
   EXPECT_EQ(late.code, 2);
   EXPECT_THAT(late.err, HasSubstr("[--layers] the learning rates of the cosine schedule end"));
@@ -693,7 +704,7 @@ TEST_F(Cli, WhatCompareDoesNotTakeIsSaid) {
     return run(more);
   };
   for (const char* sweep : {"precision=fp32,fp16", "loss-scale=64,1024", "resume=auto", "ranks=1,2",
-                            "dry-run=true", "devices=cpu"}) {
+                            "dry-run=true", "devices=cpu", "keep-best=1,2"}) {
     const Outcome outcome = with({"--sweep", sweep});
     EXPECT_EQ(outcome.code, 2) << sweep;
     EXPECT_THAT(outcome.err, HasSubstr("[--sweep] no comparison takes this setting")) << sweep;

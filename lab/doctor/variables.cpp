@@ -31,7 +31,7 @@ constexpr std::pair<std::string_view, std::string_view> kRead[] = {
     {"HOME", "parent of XDG_CACHE_HOME's default"},
     {"SSL_CERT_FILE", "certificates by which servers of data sets are trusted"},
     {"TERM", "what the terminal can show"},
-    {"COLUMNS", "the width of help, notes and errors"},
+    {"COLUMNS", "the width of --help"},
     {"NO_COLOR", "no colours"},
     {"LC_ALL", "character set of the terminal"},
     {"LC_CTYPE", "the same, if LC_ALL is not set"},

@@ -14,6 +14,7 @@ namespace {
 constexpr std::pair<std::string_view, std::string_view> kNotSwept[] = {
     {"precision", "the runs of one comparison have precisions: --runs fp32,bf16,fp16"},
     {"loss-scale", "the runs of one comparison have scales: --runs fp16:scale=64,fp16:scale=1024"},
+    {"keep-best", "demi train alone keeps checkpoints of the best epochs"},
     {"resume", "resume each comparison by its own folder"},
     {"dry-run", "--dry-run with the sweep makes each comparison one"},
     {"ranks", "start one comparison for each number: demi compare --ranks 2"},
