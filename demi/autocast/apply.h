@@ -25,8 +25,8 @@ namespace demi {
 ///
 /// module.clone() keeps the policy, on another device too, and so does every copy of a parameter
 /// that clone() or to() makes under NoGradGuard. A new module that is filled with values
-/// (torch::load, copy_) has none, nor has a clone that torch::load or set_data() gives other memory
-/// before an op of a region has used it: apply it there again.
+/// (torch::load, copy_) has none, nor has a clone of one of LibTorch's modules that torch::load or
+/// set_data() gives other memory before an op of a region has used it: apply it there again.
 ///
 /// If applied twice, the last policy counts: apply to the whole model first, then to its parts.
 /// Must not be called while another thread runs the module. Does not synchronise. Write

@@ -15,7 +15,8 @@ namespace demi::nn {
 /// alone.
 DEMI_API void require_type(const torch::nn::Module& module, const std::type_info& known);
 
-/// Gives `copy` what LibTorch's clone() leaves out: frozen parameters, and the modes of containers.
+/// Gives `copy` what LibTorch's clone() leaves out: frozen parameters, the modes of containers, and
+/// policies of parts that stay if the memory is replaced.
 DEMI_API void complete_copy(const torch::nn::Module& original, const torch::nn::Module& copy);
 
 /// The type of a module as LibTorch prints it, without "Impl".

@@ -18,6 +18,7 @@ namespace {
 constexpr int64_t kMostRows = 1008, kMostColumns = 512;
 // Products of so many pairs of numbers are one task.
 constexpr int64_t kSmall = 1 << 18;
+
 struct Part {
   int64_t first, size;
 };
