@@ -115,13 +115,13 @@ void RankProcesses::start(int rank, const std::vector<char*>& words,
   Process& process = processes_[static_cast<std::size_t>(rank)];
   std::array<int, 2> pipe{-1, -1};
   if (rank > 0 && ::pipe2(pipe.data(), O_CLOEXEC) != 0) cannot_start("a pipe cannot be made");
-  const pid_t parent = ::getpid();
+  const pid_t parent = ::getpid(), group = rank == 0 ? 0 : processes_[0].id;
   process.id = ::fork();
   if (process.id < 0) cannot_start("a process cannot be started");
   if (process.id == 0) {
     ::prctl(PR_SET_PDEATHSIG, SIGTERM);
     if (::getppid() != parent) ::_exit(kStoppedBySignal + SIGTERM);
-    ::setpgid(0, 0);  // Ctrl-C reaches it through this process alone, once
+    ::setpgid(0, group);  // Ctrl-C reaches it through this process alone, once
     if (rank > 0) {
       ::dup2(pipe[1], STDOUT_FILENO);
       ::dup2(pipe[1], STDERR_FILENO);
@@ -132,12 +132,17 @@ void RankProcesses::start(int rank, const std::vector<char*>& words,
     ::execve("/proc/self/exe", words.data(), environment.data());
     ::_exit(127);
   }
-  if (rank == 0) return;
+  if (rank == 0) {
+    ::setpgid(process.id, 0);  // the next rank joins it, and rank 0 may not have run yet
+    end_with_program(process.id);
+    return;
+  }
   ::close(pipe[1]);
   process.words = pipe[0];
 }
 
 RankProcesses::~RankProcesses() {
+  end_with_program(0);
   for (Process& process : processes_) {
     if (process.words >= 0) ::close(process.words);
     if (process.id <= 0 || process.status) continue;

@@ -15,7 +15,8 @@ namespace demi::cli {
 inline constexpr std::string_view kRunId = "demi";
 
 /// The processes of this program that are started on this machine, one for each rank, with the
-/// arguments of this process. If this process dies, the kernel sends them SIGTERM.
+/// arguments of this process, in a process group of their own. If this process dies, the kernel
+/// sends them SIGTERM; if a second Ctrl-C ends it, they are killed.
 class RankProcesses {
  public:
   /// Called with the rank that ended first with an error, and how it ended.

@@ -17,13 +17,16 @@ Clock::time_point began;
 std::atomic<bool> noting{false};
 std::atomic<int> noted{0};
 std::atomic<int> saves_asked{0};
+std::atomic<pid_t> followers{0};
 static_assert(std::atomic<int>::is_always_lock_free && std::atomic<bool>::is_always_lock_free,
               "a signal handler may only touch lock-free atomics");
 
 void stop(int number) {
   int none = 0;
-  if (!noting.load() || !noted.compare_exchange_strong(none, number))
-    _exit(kStoppedBySignal + number);
+  if (noting.load() && noted.compare_exchange_strong(none, number)) return;
+  if (noted.load() != 0 && number != SIGINT) return;
+  if (const pid_t group = followers.load()) kill(-group, SIGKILL);
+  _exit(kStoppedBySignal + number);
 }
 
 void ask_for_save(int) { ++saves_asked; }
@@ -56,6 +59,8 @@ void catch_signals() {
 NoteStopSignals::NoteStopSignals() { noting = true; }
 
 NoteStopSignals::~NoteStopSignals() { noting = false; }
+
+void end_with_program(pid_t group) { followers = group; }
 
 void start_clock() { began = Clock::now(); }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <sys/types.h>
+
 namespace demi::cli {
 
 /// Makes SIGHUP, SIGINT and SIGTERM end the program at once with 128 and the signal's number, and
@@ -8,8 +10,9 @@ namespace demi::cli {
 void catch_signals();
 
 /// Makes the program, while an object of it lives, only note the first such signal, so that the
-/// step in progress ends and results can be written; a second one ends the program at once. One at
-/// a time.
+/// step in progress ends and results can be written. From then on a SIGINT ends the program at
+/// once: Ctrl-C was typed again. SIGTERM and SIGHUP say nothing new, since timeout, systemd and
+/// Slurm may send one to a program and to its whole group or service. One at a time.
 class NoteStopSignals {
  public:
   NoteStopSignals();
@@ -20,6 +23,9 @@ class NoteStopSignals {
 
 /// The signal that was noted, or 0.
 int stop_signal();
+
+/// A process group that is killed when a SIGINT ends the program at once; 0: none.
+void end_with_program(pid_t group);
 
 /// The program begins.
 void start_clock();

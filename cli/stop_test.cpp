@@ -42,7 +42,7 @@ TEST(Stop, ASignalEndsTheProgramAtOnce) {
               128 + number);
 }
 
-TEST(Stop, TheFirstSignalIsNotedAndTheSecondEndsTheProgram) {
+TEST(Stop, TheFirstSignalIsNotedAndCtrlCThenEndsTheProgram) {
   EXPECT_EQ(code_of([] {
               catch_signals();
               const NoteStopSignals note;
@@ -54,10 +54,46 @@ TEST(Stop, TheFirstSignalIsNotedAndTheSecondEndsTheProgram) {
   EXPECT_EQ(code_of([] {
               catch_signals();
               const NoteStopSignals note;
-              raise(SIGINT);
               raise(SIGTERM);
+              raise(SIGINT);
             }),
-            128 + SIGTERM);
+            128 + SIGINT);
+}
+
+// timeout and systemd may signal a program, and then its whole group.
+TEST(Stop, ASecondSignalThatNobodyTypedChangesNothing) {
+  EXPECT_EQ(code_of([] {
+              catch_signals();
+              {
+                const NoteStopSignals note;
+                for (const int number : {SIGINT, SIGTERM, SIGTERM, SIGHUP, SIGHUP}) raise(number);
+                expect(stop_signal() == SIGINT, 1);
+              }
+              raise(SIGTERM);  // while the program says how to go on
+              expect(stop_signal() == SIGINT, 2);
+            }),
+            0);
+}
+
+TEST(Stop, AGroupEndsWithTheProgram) {
+  const pid_t follower = fork();
+  if (follower == 0) {
+    setpgid(0, 0);
+    while (true) pause();
+  }
+  setpgid(follower, 0);
+  EXPECT_EQ(code_of([&] {
+              catch_signals();
+              const NoteStopSignals note;
+              end_with_program(follower);
+              raise(SIGINT);
+              expect(kill(follower, 0) == 0, 1);
+              raise(SIGINT);
+            }),
+            128 + SIGINT);
+  int status = 0;
+  waitpid(follower, &status, 0);
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGKILL) << status;
 }
 
 // What was noted stays known, and the next signal is not noted any more.

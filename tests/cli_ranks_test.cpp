@@ -368,6 +368,54 @@ TEST_F(CliRanks, AreStoppedByOneSignal) {
   EXPECT_FALSE(fs::exists(run_folder("train-mlp-001") / "result.json"));
 }
 
+// systemd and Slurm signal each process of a service or a step, and the launcher passes it on.
+TEST_F(CliRanks, AreStoppedBySignalsToAll) {
+  std::map<int, pid_t> processes;
+  const pid_t launcher = start_long_run(2, processes);
+  ASSERT_EQ(processes.size(), 2U);
+  for (const pid_t process : {launcher, processes[0], processes[1]}) kill(process, SIGTERM);
+  const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
+  EXPECT_EQ(outcome.code, 128 + SIGTERM) << outcome.err;
+  EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume"));
+  expect_gone(processes);
+  expect_a_whole_checkpoint();
+}
+
+// What the kernel says of a process (proc_pid_status(5)), without the blanks before it.
+std::string status_of(pid_t process, const std::string& name) {
+  std::ifstream status("/proc/" + std::to_string(process) + "/status");
+  for (std::string line; std::getline(status, line);)
+    if (line.starts_with(name + ":\t")) return line.substr(name.size() + 2);
+  return "";
+}
+
+bool is_stopped(pid_t process) { return status_of(process, "State").starts_with("T"); }
+
+// Whether a process has still to take the signal.
+bool is_pending(pid_t process, int number) {
+  const std::string signals = status_of(process, "ShdPnd");
+  return !signals.empty() && (std::stoull(signals, nullptr, 16) >> (number - 1) & 1) != 0;
+}
+
+// Ranks that do not come to the end of their step.
+TEST_F(CliRanks, AreKilledByTheSecondCtrlC) {
+  std::map<int, pid_t> processes;
+  const pid_t launcher = start_long_run(2, processes);
+  ASSERT_EQ(processes.size(), 2U);
+  for (const auto& [rank, process] : processes) {
+    kill(process, SIGSTOP);
+    ASSERT_TRUE(wait_until([id = process] { return is_stopped(id); })) << rank;
+  }
+  kill(launcher, SIGINT);
+  for (const auto& [rank, process] : processes)
+    ASSERT_TRUE(wait_until([id = process] { return is_pending(id, SIGINT); })) << rank;
+  kill(launcher, SIGINT);
+  const Outcome outcome = finish_within(launcher, std::chrono::seconds(30));
+  EXPECT_EQ(outcome.code, 128 + SIGINT) << outcome.err;
+  for (const auto& [rank, process] : processes)  // init waits for them
+    EXPECT_TRUE(wait_until([id = process] { return kill(id, 0) != 0; })) << rank;
+}
+
 // All of them take part in what rank 0 saves, also if the signal came to another one alone.
 TEST_F(CliRanks, ThatShareTheStateAreStoppedWithAllOfIt) {
   const Words shared{"--optimizer", "adamw", "--shard-optimizer"};

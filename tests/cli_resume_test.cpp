@@ -22,6 +22,7 @@ namespace cli_testing {
 namespace {
 
 using same_run::expect_same_run;
+using ::testing::AnyOf;
 
 constexpr int kSigKilled = 1000 + SIGKILL;  // Outcome::code
 
@@ -193,6 +194,21 @@ TEST_F(Resume, InFp32AskedForFp32ItEndsWithTheBitsOfTheUnbrokenRun) {
   ASSERT_EQ(outcome.code, 0) << outcome.err;
   EXPECT_THAT(outcome.err, HasSubstr("goes on after step"));
   expect_same_run(run_folder("train-mlp-001"), folder);
+}
+
+// As timeout and systemd may do: the second signal comes while the checkpoint is saved.
+TEST_F(Resume, ASecondSignalLosesNoCheckpoint) {
+  const pid_t child = start(mlp({"--epochs", "1000000", "--checkpoint-every", "0"}));
+  const fs::path folder = run_folder("train-mlp-001");
+  ASSERT_TRUE(wait_until(child, [&] { return has(folder / "metrics.jsonl", "\"step\""); }));
+  kill(child, SIGSTOP);  // both are there when it goes on
+  kill(child, SIGTERM);
+  kill(child, SIGHUP);
+  kill(child, SIGCONT);
+  const Outcome outcome = finish(child);
+  EXPECT_THAT(outcome.code, AnyOf(128 + SIGTERM, 128 + SIGHUP)) << outcome.err;
+  EXPECT_TRUE(fs::exists(folder / "checkpoints" / "last"));
+  EXPECT_THAT(outcome.err, HasSubstr("go on: demi train --resume"));
 }
 
 // A process that is so slow that it has no time for a step leaves nothing, and begins again.
