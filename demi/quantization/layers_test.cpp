@@ -180,7 +180,7 @@ TEST_P(ByRecipe, TheSameBitsForAnyNumberOfThreads) {
 
 // Written by an optimizer, a user or through .data(): the next use sees it.
 TEST_P(ByRecipe, CodesOfAnOwnedWeightAreKeptUntilTheNextWrite) {
-  if (weights::mode() != weights::Mode::keep) GTEST_SKIP();
+  if (weights::mode() != weights::Mode::keep) GTEST_SKIP() << "copies end with their region";
   const at::Tensor weight = torch::randn({32, 64}).requires_grad_(), x = torch::randn({4, 64});
   const auto how = weight_in(GetParam());
   const auto forward = [&] { return linear(x, weight, std::nullopt, how, at::kFloat).detach(); };
