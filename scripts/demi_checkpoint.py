@@ -342,11 +342,19 @@ def _by_kind(saved, kinds):
     return parts
 
 
+def _by_decay(groups):
+    """AdamW if these groups of an Adam have decoupled_weight_decay, by which PyTorch tells the two apart, else Adam."""
+    decoupled = {bool(group.get("decoupled_weight_decay")) for group in groups}
+    if len(decoupled) > 1:
+        raise CheckpointError("the groups differ in decoupled_weight_decay, and are Adam's and AdamW's: give each an optimizer of its own")
+    return "AdamW" if decoupled == {True} else "Adam"
+
+
 def _kind_of(optimizer, saved):
     """The name of demi's optimizer: of the object's class or of one above it, else by the options of its state dict."""
     for one in type(optimizer).__mro__:
         if one.__name__ in OPTIONS:
-            return one.__name__
+            return _by_decay(saved["param_groups"]) if one.__name__ == "Adam" else one.__name__
     kind = None
     for group in saved["param_groups"]:
         kind = next((kind for kind, names in OPTIONS.items() if all(name in group for name in names)), None)
@@ -355,9 +363,7 @@ def _kind_of(optimizer, saved):
         if kind == "AdamW" and "decoupled_weight_decay" not in group:
             raise CheckpointError("the state dict is that of Adam or of AdamW, which had the same options in this version of PyTorch; name it: "
                                   "save(..., kind=\"AdamW\"), or convert --optimizer AdamW")
-        if kind == "AdamW" and not group["decoupled_weight_decay"]:
-            kind = "Adam"
-    return kind
+    return _by_decay(saved["param_groups"]) if kind == "AdamW" else kind
 
 
 def _demi_optimizer(part, saved, step, kind):

@@ -26,6 +26,7 @@ STEPS, CHANGE = 12, 7
 KINDS = {
     "adamw": (torch.optim.AdamW, {"lr": 0.01, "weight_decay": 0.1}),
     "adamw-amsgrad": (torch.optim.AdamW, {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "amsgrad": True}),
+    "adamw-by-adam": (torch.optim.Adam, {"lr": 0.01, "weight_decay": 0.1, "decoupled_weight_decay": True}),
     "adam": (torch.optim.Adam, {"lr": 0.02, "weight_decay": 0.01}),
     "sgd": (torch.optim.SGD, {"lr": 0.05}),
     "sgd-nesterov": (torch.optim.SGD, {"lr": 0.02, "momentum": 0.9, "nesterov": True, "weight_decay": 0.001}),
@@ -277,6 +278,9 @@ def damage(folder):
     refused(lambda: demi_checkpoint.load(folder), "no checkpoint")
     refused(lambda: Run("adamw").save(at, 3), "there already")
     refused(lambda: demi_checkpoint.save(folder / "lbfgs", {}, torch.optim.LBFGS([torch.zeros(1)])), "AdamW, Adam, SGD")
+    mixed = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "decoupled_weight_decay": True}]
+    for adam in (torch.optim.Adam(mixed), torch.optim.Adam(mixed[::-1]).state_dict()):
+        refused(lambda: demi_checkpoint.save(folder / "lbfgs", {}, adam), "decoupled_weight_decay")
     assert not (folder / "lbfgs").exists() and not list(folder.glob("*.tmp"))
 
 
