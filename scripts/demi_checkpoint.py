@@ -197,10 +197,18 @@ def _named_in(file):
     return named
 
 
+def _has_manifest(folder):
+    """Whether the folder has a manifest of demi's, perhaps a damaged one. Another program's counts as none."""
+    if not (folder / MANIFEST).is_file():
+        return False
+    with open(folder / MANIFEST, "rb") as stream:
+        return FORMAT.encode() in stream.read(4096) or all((folder / name).is_file() for name in (MODEL, STATE))
+
+
 def find(path):
     """The folder of the checkpoint that a path stands for: itself, the last of a folder of checkpoints, the last of a run."""
     path = Path(path)
-    if (path / MANIFEST).is_file():
+    if _has_manifest(path):
         return path
     if path.name in ("last", "best") and path.is_file():
         return _named_in(path)
@@ -234,7 +242,7 @@ def _verify_file(file, expected):
 
 def _verify_in_checkpoint(file):
     """A file of a checkpoint's folder has its checksums in the manifest beside it; another file has none."""
-    if (file.parent / MANIFEST).is_file():
+    if _has_manifest(file.parent):
         expected = _read_manifest(file.parent)["files"].get(file.name)
         if expected:
             _verify_file(file, expected)

@@ -276,6 +276,12 @@ def damage(folder):
         file.write_bytes(data)
     demi_checkpoint.load(at)
     refused(lambda: demi_checkpoint.load(folder), "no checkpoint")
+    others = folder / "others"
+    others.mkdir()
+    (others / "manifest.json").write_text('{"name": "app"}')
+    save_file({"weight": torch.ones(3)}, others / "model.safetensors")
+    assert torch.equal(demi_checkpoint.load(others / "model.safetensors")["model"]["weight"], torch.ones(3))
+    refused(lambda: demi_checkpoint.load(others), "no checkpoint")
     refused(lambda: Run("adamw").save(at, 3), "there already")
     refused(lambda: demi_checkpoint.save(folder / "lbfgs", {}, torch.optim.LBFGS([torch.zeros(1)])), "AdamW, Adam, SGD")
     mixed = [{"params": [torch.zeros(1)]}, {"params": [torch.zeros(1)], "decoupled_weight_decay": True}]

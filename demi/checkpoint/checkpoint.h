@@ -117,7 +117,8 @@ DEMI_API std::filesystem::path set_aside(const std::filesystem::path& checkpoint
 /// Reads the checkpoint that `path` means (find), or a single safetensors file, whose tensors are
 /// `model` and whose metadata is `text`. Verifies everything before it returns: checksums of the
 /// manifest, both files and every tensor, all names, the format's version. A file with its
-/// manifest.json in the same folder is verified with it.
+/// manifest.json in the same folder is verified with it; another program's manifest.json counts for
+/// nothing.
 ///
 /// Tensors are contiguous, on the CPU, and own their memory: no tensor aliases the file. The values
 /// are read into their memory at once, so memory grows by the checkpoint's size and no more. Throws

@@ -58,7 +58,9 @@ bool stands(const fs::path& path) {
   return fs::exists(status);
 }
 
-bool is_checkpoint(const fs::path& folder) { return stands(folder / kManifestFile); }
+bool is_checkpoint(const fs::path& folder) {
+  return stands(folder / kManifestFile) && has_manifest(folder);
+}
 
 /// The checkpoint that FOLDER/last or FOLDER/best names; nothing if there is no such file.
 std::optional<fs::path> named_in(const fs::path& file) {

@@ -12,6 +12,7 @@
 #include <thread>
 
 #include "demi/checkpoint/checkpoint_testing.h"
+#include "demi/checkpoint/contents.h"
 #include "demi/checkpoint/folder_lock.h"
 #include "demi/checkpoint/manifest.h"
 #include "demi/core/crc32c.h"
@@ -334,6 +335,30 @@ TEST_F(CheckpointTest, RefusesFilesOfAnotherKind) {
     fs::rename(away, file);
   }
   EXPECT_TRUE(same(load(folder_), ten_tensors(1)));
+}
+
+// A web application has one, too: safetensors and transformers read the tensors beside it.
+TEST_F(CheckpointTest, AnotherProgramsManifestCountsAsNone) {
+  const NamedTensors weights{{"weight", at::ones({3})}};
+  const fs::path file = folder_ / "model.safetensors";
+  save_safetensors(file, weights);
+  const fs::path own = save(folder_ / "own", 1, ten_tensors(1)), damaged = folder_ / "damaged";
+  const std::string text = bytes_of(own / "manifest.json");
+  for (const char* others : {R"({"name": "app"})", "{", ""}) {
+    write_bytes(folder_ / "manifest.json", others);
+    EXPECT_TRUE(same_tensors(load(file).model, weights));
+    EXPECT_TRUE(same_tensors(map(file).model, weights));
+    EXPECT_NO_THROW(verify(contents(file)));
+    EXPECT_THAT(message_of<DataError>([&] { find(folder_); }), HasSubstr("without checkpoints"));
+    write_bytes(own / "manifest.json", others);  // beside both files it was a checkpoint's
+    for (const fs::path& path : {own, own / "model.safetensors"})
+      EXPECT_THAT(message_of<DataError>([&] { load(path); }), HasSubstr("manifest.json"));
+  }
+  fs::create_directory(damaged);
+  fs::copy_file(own / "model.safetensors", damaged / "model.safetensors");
+  write_bytes(damaged / "manifest.json", text.substr(0, text.size() - 1));
+  EXPECT_THAT(message_of<DataError>([&] { load(damaged / "model.safetensors"); }),
+              HasSubstr("manifest.json"));
 }
 
 // Whole files, but not those of one checkpoint.

@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cctype>
-#include <system_error>
 #include <utility>
 
 #include "demi/checkpoint/checkpoint.h"
@@ -52,8 +51,7 @@ void add(std::vector<StoredTensor>& tensors, const fs::path& file, const Safeten
 
 /// The record of a single file, if the manifest that names it is in the same folder.
 std::optional<FileRecord> record_beside(const fs::path& file) {
-  std::error_code code;
-  if (!fs::exists(file.parent_path() / kManifestFile, code)) return std::nullopt;
+  if (!has_manifest(file.parent_path())) return std::nullopt;
   const Manifest manifest = read_manifest(file.parent_path());
   const auto found = manifest.files.find(file.filename());
   if (found == manifest.files.end()) return std::nullopt;

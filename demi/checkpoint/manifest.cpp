@@ -9,7 +9,9 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <system_error>
 
+#include "demi/checkpoint/folder.h"
 #include "demi/checkpoint/input_file.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/core/crc32c.h"
@@ -196,13 +198,31 @@ Manifest parse_manifest(const std::filesystem::path& file, std::string_view text
 }
 
 Manifest read_manifest(const std::filesystem::path& checkpoint) {
-  const InputFile file(checkpoint / "manifest.json", kLoad, "the manifest of a checkpoint");
+  const InputFile file(checkpoint / kManifestFile, kLoad, "the manifest of a checkpoint");
   if (file.bytes() > kLongestManifest)
     file.fault()("the file is too long for a manifest", 0, fmt::format("{} bytes", file.bytes()),
                  fmt::format("at most {}", kLongestManifest));
   std::string text(file.bytes(), '\0');
   file.read(text.data(), 0, text.size());
-  return parse_manifest(checkpoint / "manifest.json", text);
+  return parse_manifest(checkpoint / kManifestFile, text);
+}
+
+bool has_manifest(const std::filesystem::path& folder) {
+  constexpr uint64_t kBeginning = 4096;  // the kind is the first member
+  const auto has = [&](const char* name) {
+    std::error_code code;
+    return std::filesystem::exists(folder / name, code);
+  };
+  if (!has(kManifestFile)) return false;
+  if (has(kModelFile) && has(kStateFile)) return true;
+  try {
+    const InputFile file(folder / kManifestFile, kLoad, "the manifest of a checkpoint");
+    std::string text(std::min(file.bytes(), kBeginning), '\0');
+    file.read(text.data(), 0, text.size());
+    return text.find(kKind) != std::string::npos;
+  } catch (const DataError&) {
+    return true;
+  }
 }
 
 }  // namespace demi::checkpoint

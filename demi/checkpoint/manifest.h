@@ -56,4 +56,9 @@ DEMI_API Manifest parse_manifest(const std::filesystem::path& file, std::string_
 /// such file or it cannot be read.
 DEMI_API Manifest read_manifest(const std::filesystem::path& checkpoint);
 
+/// Whether the folder has a manifest.json of demi's. Another program's counts as none, unless both
+/// files of a checkpoint are beside it: then it may be a damaged one of demi's. One that cannot be
+/// read counts: read_manifest says why. Throws nothing.
+DEMI_API bool has_manifest(const std::filesystem::path& folder);
+
 }  // namespace demi::checkpoint

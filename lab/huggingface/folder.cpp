@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
 #include "demi/core/json_value.h"
 #include "lab/huggingface/json_file.h"
 
@@ -34,7 +35,7 @@ bool has_config(const fs::path& folder) {
 }
 
 bool is_model(const fs::path& folder) {
-  return !is_there(folder / "manifest.json") &&
+  return !checkpoint::has_manifest(folder) &&
          (has_config(folder) || is_there(folder / kIndex) || is_there(folder / kAdapter));
 }
 
@@ -50,7 +51,7 @@ bool is_of_demi(const fs::path& file) {
 // Somebody fetched the tensors alone. A checkpoint has a state beside them.
 bool lacks_config(const fs::path& folder) {
   return is_there(folder / kWeights) && !is_there(folder / kConfig) &&
-         !is_there(folder / "manifest.json") && !is_there(folder / "state.safetensors") &&
+         !checkpoint::has_manifest(folder) && !is_there(folder / "state.safetensors") &&
          !is_there(folder / "checkpoints") && !is_of_demi(folder / kWeights);
 }
 

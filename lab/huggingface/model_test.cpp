@@ -131,6 +131,8 @@ TEST(HuggingFaceFolder, IsToldFromOthers) {
   EXPECT_FALSE(folder_of(folder.path()));
   std::ofstream(folder.path() / "config.json") << R"({"model_type": "gpt2"})";
   EXPECT_TRUE(folder_of(folder.path()));
+  std::ofstream(folder.path() / "manifest.json") << R"({"name": "app"})";  // of another program
+  EXPECT_TRUE(folder_of(folder.path()));
   checkpoint::save_safetensors(folder.path() / "model.safetensors", {{"a", torch::ones(1)}},
                                {{"demi.config", "{}"}});
   EXPECT_FALSE(folder_of(folder.path() / "model.safetensors"));

@@ -6,6 +6,7 @@
 #include <system_error>
 
 #include "demi/checkpoint/checkpoint.h"
+#include "demi/checkpoint/manifest.h"
 #include "demi/core/error.h"
 #include "lab/huggingface/folder.h"
 #include "lab/recipes/run_record.h"
@@ -46,7 +47,7 @@ fs::path find_start(const fs::path& from,
     if (is_of_torch_save(from)) refuse_torch_save(from);
     return from;
   }
-  if (fs::is_directory(status) && !fs::exists(from / "manifest.json", unreadable)) {
+  if (fs::is_directory(status) && !checkpoint::has_manifest(from)) {
     const fs::path inside = from / kCheckpoints;
     const bool is_run = fs::is_directory(inside, unreadable);
     if (const auto found = checkpoint::newest_whole(is_run ? inside : from, passed_over))
