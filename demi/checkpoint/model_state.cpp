@@ -36,6 +36,25 @@ void each_further_name(const torch::nn::Module& module, const Visit& visit) {
   for (const auto& buffer : module.named_buffers()) meet(buffer);
 }
 
+// By which NaN, and dtypes without arithmetic, compare, too.
+at::Tensor flat_bytes(const at::Tensor& values) {
+  return values.resolve_conj().contiguous().view({-1}).view(at::kByte);
+}
+
+// One tensor of a module cannot become both.
+void require_same(const std::string& name, const at::Tensor& value, const std::string& first,
+                  const at::Tensor& of_first) {
+  if (value.sizes() == of_first.sizes() && value.scalar_type() == of_first.scalar_type() &&
+      flat_bytes(value).to(of_first.device()).equal(flat_bytes(of_first)))
+    return;
+  refuse({.where = kRestore,
+          .what = "the checkpoint has different values of " + first + " and " + name +
+                  ", which are one tensor of the model",
+          .seen = form_of(of_first) + " and " + form_of(value),
+          .accepted = "the same values under both names, or one of the names",
+          .advice = "load it into a model in which they are two tensors"});
+}
+
 }  // namespace
 
 std::string some_of(const std::vector<std::string>& names) {
@@ -59,8 +78,10 @@ void use_first_names(NamedTensors& values, const torch::nn::Module& module) {
   each_further_name(module, [&](const std::string& name, const std::string& first) {
     auto value = values.extract(name);
     if (value.empty()) return;
+    if (const auto own = values.find(first); own != values.end())
+      return require_same(name, value.mapped(), first, own->second);
     value.key() = first;
-    values.insert(std::move(value));  // unless the first name has its own
+    values.insert(std::move(value));
   });
 }
 

@@ -58,7 +58,7 @@ std::string part_name(const char* kind, std::size_t index);
 
 /// Moves what `values` holds under further names of the module's tensors to their first names, as
 /// named_tensors() has them. Python's state_dict(), and demi before 0.1, write a shared tensor
-/// under each of its names.
+/// under each of its names. Throws UsageError if two of them differ in a bit.
 void use_first_names(NamedTensors& values, const torch::nn::Module& module);
 
 /// Adds each value that `values` holds under a tensor's first name under its further names, too.

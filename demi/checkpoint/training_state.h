@@ -56,9 +56,10 @@ DEMI_API Checkpoint capture(const loop::Job& job);
 ///   - The state of a random generator whose device this machine does not have is left alone, with
 ///     one warning (TORCH_WARN) that names the devices.
 ///
-/// Throws UsageError for names or shapes that are not the model's, for another number of
-/// optimizers, for the state of another update rule or of other parameters, for a weight that would
-/// be Inf in fp16, for numbers out of range.
+/// Throws UsageError for names or shapes that are not the model's, for different values under two
+/// names of one tensor (tied weights), for another number of optimizers, for the state of another
+/// update rule or of other parameters, for a weight that would be Inf in fp16, for numbers out of
+/// range.
 DEMI_API void restore(const Checkpoint& checkpoint, const loop::Job& job);
 
 /// checkpoint::save of what capture() returns.
@@ -74,8 +75,8 @@ DEMI_API Checkpoint load(const std::filesystem::path& path, const loop::Job& job
 /// The model of a checkpoint, or the tensors of a single safetensors file, put into `model`, which
 /// is moved to `device` first. A file that was written on CUDA loads on any machine. Memory grows
 /// by at most one tensor beyond the model's own. Returns the checkpoint's numbers and texts. Throws
-/// DataError as checkpoint::load and UsageError for names or shapes that are not the model's, and
-/// then nothing is changed.
+/// DataError as checkpoint::load and UsageError for names or shapes that are not the model's or
+/// different values under two names of one tensor, and then nothing is changed.
 DEMI_API Checkpoint load(const std::filesystem::path& path, torch::nn::Module& model,
                          c10::Device device = c10::kCPU);
 

@@ -571,6 +571,31 @@ TEST(TrainingState, HoldsATensorOfTwoNamesOnce) {
   EXPECT_TRUE(equal_bits(from_second->parameters()[0], saved->parameters()[0]));
 }
 
+// One of two values would be dropped. huggingface::read_model refuses such a file, too.
+TEST(TrainingState, RefusesDifferentValuesOfOneTensor) {
+  torch::nn::Linear layer(3, 3);
+  torch::nn::Sequential tied(layer, torch::nn::Tanh(), layer);
+  const at::Tensor weight = layer->weight.detach(), before = weight.clone();
+  Checkpoint checkpoint = own_copy(capture({.models = {tied.ptr().get()}, .random = false}));
+  at::Tensor& first = checkpoint.model.at("0.weight");
+  const auto said = [&]() -> std::string {
+    try {
+      restore(checkpoint, {.models = {tied.ptr().get()}, .random = false});
+    } catch (const UsageError& error) {
+      return error.what();
+    }
+    return "no UsageError";
+  };
+  for (const at::Tensor& other : {first + 1, first.to(at::kDouble), torch::zeros({3, 4})}) {
+    checkpoint.model["2.weight"] = other;
+    EXPECT_THAT(said(), ::testing::AllOf(HasSubstr("0.weight"), HasSubstr("2.weight")));
+    EXPECT_TRUE(equal_bits(weight, before));
+  }
+  first.fill_(std::numeric_limits<float>::quiet_NaN());
+  checkpoint.model["2.weight"] = first.clone();
+  EXPECT_EQ(said(), "no UsageError") << "the same bits";
+}
+
 TEST_F(TrainingStateFile, AModuleIsAFileAndTheFileTheModule) {
   const auto file = folder_ / "model.safetensors";
   Loop one(1), other(2);
