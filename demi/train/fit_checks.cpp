@@ -41,7 +41,7 @@ void check_resumed(const Setup& setup, const FitData& data, const Progress& resu
   if (!resumed.in_epoch || then == now) return;
   const int64_t ranks = setup.ranks.are_several() ? setup.ranks.group()->world_size() : 1;
   const data::Batch first = data.training.batch(resumed.epochs_begun - 1, 0);
-  if (differs_at_the_end_alone(resumed, now, first.target.size(0) * ranks)) return;
+  if (differs_at_the_end_alone(resumed, now, data::examples_of(first) * ranks)) return;
   const auto text = [](const EpochShape& shape) {
     return fmt::format("{} batches, {} examples, {} batches a step", shape.batches, shape.examples,
                        shape.accumulate);

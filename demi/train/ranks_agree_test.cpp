@@ -51,6 +51,7 @@ struct Part {
   std::function<void(Trainer&)> before_fit;
   int rank = 0;
   bool own_loss = false;  // the network computes it
+  bool has_targets = true;
 };
 using Change = std::function<void(Part&)>;
 
@@ -81,6 +82,14 @@ Network network_of(const Part& part) {
   return result;
 }
 
+class InputsAlone : public data::TensorLoader {
+ public:
+  using TensorLoader::TensorLoader;
+  data::Batch batch(int64_t epoch, int64_t position) const override {
+    return {.input = TensorLoader::batch(epoch, position).input};
+  }
+};
+
 PartOutcome train_part(ProcessGroup* group, const Change& change) {
   Part part{.net = net_of_two_layers(), .options = {}, .order = {}, .x = {}, .y = {}};
   part.x = (at::arange(kPartRows * 4, at::kDouble) * 1.3).sin().view({kPartRows, 4});
@@ -99,7 +108,8 @@ PartOutcome train_part(ProcessGroup* group, const Change& change) {
   for (const auto& callback : part.callbacks) trainer.add(callback);
   if (part.before_fit) part.before_fit(trainer);
   PartOutcome outcome;
-  outcome.history = trainer.fit(data::TensorLoader(part.x, part.y, part.order));
+  outcome.history = part.has_targets ? trainer.fit(data::TensorLoader(part.x, part.y, part.order))
+                                     : trainer.fit(InputsAlone(part.x, part.y, part.order));
   for (const at::Tensor& p : part.net->parameters()) outcome.weights.push_back(p.detach().clone());
   return outcome;
 }
@@ -331,35 +341,44 @@ TEST_F(RanksAgree, OnWhoTrainsOnWhat) {
 // 17 examples on 2 ranks: batches of 8 and 8, where one process has 8, 8 and 1. The epoch
 // that two began is ended by one as it was begun, and the next has all examples.
 TEST_F(RanksAgree, OnTheEndOfAnEpochThatMoreRanksBegan) {
-  const Change all = [](Part& part) {
-    part.x = part.x.slice(0, 0, 17);
-    part.y = part.y.slice(0, 0, 17);
-  };
-  const Change begins = [&](Part& part) {
-    all(part);
-    part.options.max_steps = 1;
-    part.options.checkpoints = {.folder = folder_, .in_background = false};
-  };
-  std::vector<PartOutcome> two;
-  ASSERT_THAT(train_on(2, begins, two), Each(IsEmpty()));
-  const PartOutcome one = train_part(nullptr, [&](Part& part) {
-    all(part);
-    part.before_fit = [&](Trainer& trainer) { trainer.resume(folder_); };
-  });
-  ASSERT_EQ(one.history.epochs.size(), 2U);
-  EXPECT_EQ(one.history.epochs[0].examples, 16);
-  EXPECT_EQ(one.history.epochs[1].examples, 17);
-  EXPECT_EQ(one.history.steps.size(), 2U + 3U);
-  // Other batches are refused as before.
-  try {
-    train_part(nullptr, [&](Part& part) {
+  for (const bool has_targets : {true, false}) {
+    SCOPED_TRACE(has_targets);
+    const fs::path folder = folder_ / (has_targets ? "with" : "without");
+    const Change all = [&](Part& part) {
+      part.x = part.x.slice(0, 0, 17);
+      part.y = part.y.slice(0, 0, 17);
+      part.has_targets = has_targets;
+      if (!has_targets)
+        part.options.losses = [](const Network& net, const data::Batch& batch) {
+          return std::vector{net.forward(batch).square().mean()};
+        };
+    };
+    const Change begins = [&](Part& part) {
       all(part);
-      part.order.batch_size = 4;
-      part.before_fit = [&](Trainer& trainer) { trainer.resume(folder_); };
+      part.options.max_steps = 1;
+      part.options.checkpoints = {.folder = folder, .in_background = false};
+    };
+    std::vector<PartOutcome> two;
+    ASSERT_THAT(train_on(2, begins, two), Each(IsEmpty()));
+    const PartOutcome one = train_part(nullptr, [&](Part& part) {
+      all(part);
+      part.before_fit = [&](Trainer& trainer) { trainer.resume(folder); };
     });
-    ADD_FAILURE() << "nothing was thrown";
-  } catch (const UsageError& error) {
-    EXPECT_THAT(error.what(), HasSubstr("from the middle of an epoch of other batches"));
+    ASSERT_EQ(one.history.epochs.size(), 2U);
+    EXPECT_EQ(one.history.epochs[0].examples, 16);
+    EXPECT_EQ(one.history.epochs[1].examples, 17);
+    EXPECT_EQ(one.history.steps.size(), 2U + 3U);
+    // Other batches are refused as before.
+    try {
+      train_part(nullptr, [&](Part& part) {
+        all(part);
+        part.order.batch_size = 4;
+        part.before_fit = [&](Trainer& trainer) { trainer.resume(folder); };
+      });
+      ADD_FAILURE() << "nothing was thrown";
+    } catch (const UsageError& error) {
+      EXPECT_THAT(error.what(), HasSubstr("from the middle of an epoch of other batches"));
+    }
   }
 }
 
