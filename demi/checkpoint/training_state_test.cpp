@@ -596,6 +596,35 @@ TEST(TrainingState, RefusesDifferentValuesOfOneTensor) {
   EXPECT_EQ(said(), "no UsageError") << "the same bits";
 }
 
+// The greatest number of each dtype that a file has, in every other one.
+TEST_F(TrainingStateFile, IntegersLoadIntoEachDtypeThatHoldsThem) {
+  struct Whole {
+    c10::ScalarType dtype;
+    uint64_t most;
+  };
+  const std::vector<Whole> all{{at::kChar, 0x7f},        {at::kByte, 0xff},
+                               {at::kShort, 0x7fff},     {at::kUInt16, 0xffff},
+                               {at::kInt, 0x7fff'ffff},  {at::kUInt32, 0xffff'ffff},
+                               {at::kLong, ~0ULL >> 1U}, {at::kUInt64, ~0ULL}};
+  const auto numbers = [](uint64_t most, c10::ScalarType dtype) {
+    return torch::tensor({int64_t{0}, static_cast<int64_t>(most)}, at::kLong).to(dtype);
+  };
+  const auto file = folder_ / "model.safetensors";
+  for (const Whole& from : all)
+    for (const Whole& to : all) {
+      SCOPED_TRACE(c10::str(from.dtype, " to ", to.dtype));
+      const auto module = std::make_shared<torch::nn::Module>();
+      const at::Tensor ids = module->register_buffer("ids", torch::zeros({2}, to.dtype));
+      const uint64_t most = std::min(from.most, to.most);
+      save_safetensors(file, {{"ids", numbers(most, from.dtype)}});
+      load(file, *module);
+      EXPECT_TRUE(equal_bits(ids, numbers(most, to.dtype)));
+      if (from.most == most) continue;
+      save_safetensors(file, {{"ids", numbers(most + 1, from.dtype)}});
+      EXPECT_THROW(load(file, *module), UsageError);
+    }
+}
+
 TEST_F(TrainingStateFile, AModuleIsAFileAndTheFileTheModule) {
   const auto file = folder_ / "model.safetensors";
   Loop one(1), other(2);

@@ -8,6 +8,16 @@
 namespace demi::tensor {
 namespace {
 
+/// LibTorch has no aminmax of uint16, uint32 and uint64: as int64, or as FP64 if a value is beyond
+/// that. Other dtypes stay.
+at::Tensor with_limits(const at::Tensor& values) {
+  const c10::ScalarType dtype = values.scalar_type();
+  if (dtype == at::kUInt16 || dtype == at::kUInt32) return values.to(at::kLong);
+  if (dtype != at::kUInt64) return values;
+  at::Tensor as_signed = values.view(at::kLong);
+  return as_signed.lt(0).any().item<bool>() ? values.to(at::kDouble) : as_signed;
+}
+
 /// Least and greatest finite value; zeros if there is none.
 std::pair<double, double> finite_limits(const at::Tensor& values) {
   const auto [least, most] = at::aminmax(values);
@@ -31,7 +41,8 @@ std::optional<double> beyond_range(const at::Tensor& tensor, c10::ScalarType dty
   const c10::ScalarType own = tensor.scalar_type();
   if (own == dtype || dtype == at::kBool || own == at::kBool || tensor.numel() == 0) return {};
   const at::NoGradGuard no_grad;
-  at::Tensor values = tensor.detach();
+  at::Tensor values = with_limits(tensor.detach());
+  if (values.scalar_type() == dtype) return {};  // FP64 rounds the greatest int64 to one beyond
   if (values.is_complex()) values = at::view_as_real(values.resolve_conj());
   if (values.is_floating_point() && values.element_size() == 1) values = values.to(at::kFloat);
   const auto [least, most] = finite_limits(values);
