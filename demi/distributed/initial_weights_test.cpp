@@ -82,5 +82,21 @@ TEST(InitialWeights, OfBuffersToo) {
   EXPECT_THAT(errors, Each(HasSubstr("buffer running_var: checksum")));
 }
 
+// Of dtypes that Gloo lacks, as a table of integers or codes of FP8.
+TEST(InitialWeights, OfEachDtypeBecomeRank0s) {
+  const auto errors = on_ranks(2, [](ProcessGroup& group) {
+    for (const auto dtype : {torch::kShort, torch::kUInt16, torch::kUInt32, torch::kUInt64,
+                             torch::kFloat8_e4m3fn, torch::kFloat8_e5m2}) {
+      SCOPED_TRACE(torch::toString(dtype));
+      torch::nn::Linear model(3, 2);
+      const auto bytes = torch::full({16}, 1 + group.rank(), torch::kByte);
+      model->register_buffer("table", bytes.view(dtype));
+      const DistributedDataParallel parallel(*model, group);
+      EXPECT_TRUE(bytes.eq(1).all().item<bool>());
+    }
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
 }  // namespace
 }  // namespace demi::distributed

@@ -6,6 +6,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <cstring>
@@ -379,6 +380,30 @@ void check_tensor(const char* where, const at::Tensor& tensor) {
             .advice = "call contiguous() first, and copy the result back"});
 }
 
+// Whether both Gloo and NCCL have the dtype. Truth values are none: Gloo adds them up as bytes.
+bool is_common(c10::ScalarType dtype) {
+  constexpr std::array kCommon = {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble,
+                                  at::kInt,   at::kLong, at::kChar,     at::kByte};
+  return std::ranges::find(kCommon, dtype) != kCommon.end();
+}
+
+// Gloo's own error would end the group.
+void check_reducible(const at::Tensor& tensor) {
+  if (is_for_nccl(tensor.device()) || is_common(tensor.scalar_type())) return;
+  refuse({.where = "distributed.all_reduce",
+          .what = "tensors of this dtype cannot be reduced",
+          .seen = tensor::name_of(tensor.scalar_type()),
+          .accepted = "fp16, bf16, fp32, fp64, int8, uint8, int32 and int64",
+          .advice = "convert the tensor first"});
+}
+
+// The tensor, or its memory as bytes, which can be sent and not reduced.
+at::Tensor sendable(const at::Tensor& tensor) {
+  if (is_common(tensor.scalar_type())) return tensor;
+  const at::Tensor as_stored = tensor.is_conj() ? tensor.conj() : tensor;
+  return as_stored.detach().view({-1}).view(at::kByte);
+}
+
 void check_broadcast(const at::Tensor& tensor, int root, int world_size) {
   check_tensor("distributed.broadcast", tensor);
   if (root < 0 || root >= world_size)
@@ -410,6 +435,7 @@ void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) 
 ProcessGroup::Pending ProcessGroup::start_all_reduce(const at::Tensor& tensor, Reduction reduction,
                                                      const std::string& what) {
   check_tensor("distributed.all_reduce", tensor);
+  check_reducible(tensor);
   Collectives& collectives = impl_->collectives_of(tensor, what);
   return start(tensor, what, [&] { return collectives.all_reduce(tensor, reduction); });
 }
@@ -461,7 +487,8 @@ ProcessGroup::Pending ProcessGroup::start_broadcast(const at::Tensor& tensor, in
                                                     const std::string& what) {
   check_broadcast(tensor, root, world_size());
   Collectives& collectives = impl_->collectives_of(tensor, what);
-  return start(tensor, what, [&] { return collectives.broadcast(tensor, root); });
+  const at::Tensor sent = sendable(tensor);
+  return start(tensor, what, [&] { return collectives.broadcast(sent, root); });
 }
 
 void ProcessGroup::all_gather(const at::Tensor& all, const at::Tensor& own) {
@@ -475,7 +502,7 @@ ProcessGroup::Pending ProcessGroup::start_all_gather(const at::Tensor& all, cons
   check_gather(all, own, world_size());
   Collectives& collectives = impl_->collectives_of(all, what);
   const at::NoGradGuard no_grad;
-  const at::Tensor flat = all.view({all.numel()}), part = own.view({own.numel()});
+  const at::Tensor flat = sendable(all).view({-1}), part = sendable(own).view({-1});
   return start(flat, what, [&] { return collectives.all_gather(flat, part); });
 }
 

@@ -75,12 +75,13 @@ class DEMI_API ProcessGroup {
   int local_rank() const;
 
   /// Over all ranks, in place and in the tensor's own dtype; the same bits
-  /// on every rank. 16-bit sums are rounded to 16 bits at each addition.
+  /// on every rank. 16-bit sums are rounded to 16 bits at each addition. Throws UsageError for a
+  /// dtype on the CPU but fp16, bf16, fp32, fp64, int8, uint8, int32 and int64.
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
-  /// The tensor of rank `root`, in place.
+  /// The tensor of rank `root`, of any dtype, in place.
   void broadcast(const at::Tensor& tensor, int root = 0);
-  /// `all` becomes the tensors `own` of all ranks, one behind the other by rank; `own` has as many
-  /// elements on each, and may be this rank's part of `all`.
+  /// `all` becomes the tensors `own` of all ranks, of any dtype, one behind the other by rank;
+  /// `own` has as many elements on each, and may be this rank's part of `all`.
   void all_gather(const at::Tensor& all, const at::Tensor& own);
   /// Waits until every rank has come here.
   void barrier();

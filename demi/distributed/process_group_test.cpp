@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <fstream>
@@ -91,6 +92,62 @@ TEST(ProcessGroup, ReducesAndBroadcastsOnThreeRanks) {
       EXPECT_TRUE(torch::equal(in_place, expected));
     }
     group.barrier();
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// Those of safetensors.md. Bytes of 0 and 1 are values of each.
+const std::vector<torch::Dtype> kDtypes = {
+    torch::kDouble,        torch::kFloat,       torch::kHalf,   torch::kBFloat16,
+    torch::kFloat8_e4m3fn, torch::kFloat8_e5m2, torch::kLong,   torch::kInt,
+    torch::kShort,         torch::kChar,        torch::kUInt64, torch::kUInt32,
+    torch::kUInt16,        torch::kByte,        torch::kBool,   torch::kComplexFloat};
+
+torch::Tensor of_bytes(int value, torch::Dtype dtype, std::int64_t count = 3) {
+  const auto size = static_cast<std::int64_t>(c10::elementSize(dtype));
+  return torch::full({count * size}, value, torch::kByte).view(dtype);
+}
+
+bool has_bytes(const torch::Tensor& tensor, int value) {
+  return tensor.view(torch::kByte).eq(value).all().item<bool>();
+}
+
+TEST(ProcessGroup, SendsEachDtype) {
+  const auto errors = on_ranks(3, [](ProcessGroup& group) {
+    for (const auto dtype : kDtypes) {
+      SCOPED_TRACE(torch::toString(dtype));
+      const auto own = of_bytes(group.rank() == 1 ? 1 : 0, dtype), all = of_bytes(7, dtype, 9);
+      group.all_gather(all, own);
+      for (const int rank : {0, 1, 2})
+        EXPECT_TRUE(has_bytes(all.narrow(0, 3 * rank, 3), rank == 1 ? 1 : 0)) << rank;
+      group.broadcast(own, 1);
+      EXPECT_TRUE(has_bytes(own, 1));
+    }
+    const auto conjugate = torch::full({2}, c10::complex<float>(1, group.rank())).conj();
+    group.broadcast(conjugate, 1);
+    EXPECT_TRUE(torch::equal(conjugate, torch::full({2}, c10::complex<float>(1, -1))));
+  });
+  EXPECT_THAT(errors, Each(IsEmpty()));
+}
+
+// What distributed.md does not list, on all ranks, and the group stays usable.
+TEST(ProcessGroup, RefusesToReduceWhatGlooCannot) {
+  const std::vector<torch::Dtype> listed = {torch::kHalf,   torch::kBFloat16, torch::kFloat,
+                                            torch::kDouble, torch::kChar,     torch::kByte,
+                                            torch::kInt,    torch::kLong};
+  const auto errors = on_ranks(2, [&](ProcessGroup& group) {
+    for (const auto dtype : kDtypes) {
+      SCOPED_TRACE(torch::toString(dtype));
+      if (std::ranges::count(listed, dtype) > 0) {
+        EXPECT_NO_THROW(group.all_reduce(of_bytes(0, dtype)));
+      } else {
+        EXPECT_THROW(group.all_reduce(of_bytes(0, dtype)), UsageError);
+        EXPECT_THROW(group.start_all_reduce(of_bytes(0, dtype)), UsageError);
+      }
+    }
+    const auto sum = torch::ones({2});
+    group.all_reduce(sum);
+    EXPECT_EQ(sum[0].item<float>(), 2);
   });
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
