@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <torch/torch.h>
 
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "demi/checkpoint/safetensors.h"
@@ -61,6 +62,42 @@ TEST_F(HuggingFaceProgram, AnExportGivesTheSameTokens) {
       {"export", kModels / "llama", folder_ / "s", "--shard-size", "1e-5", "--dtype", "fp32"});
   EXPECT_GT(shards["files"].size(), 4U);
   EXPECT_EQ(likeliest(folder_ / "s"), greedy("llama"));
+}
+
+// A tokenizer that demi does not read, as most of Llama's: SentencePiece's pieces.
+TEST_F(HuggingFaceProgram, AnExportKeepsTheTokenizerAndTheEndOfATextOfAFolder) {
+  const fs::path source = folder_ / "source", out = folder_ / "out";
+  fs::copy(kModels / "llama", source);
+  const std::map<std::string, std::string> files{
+      {"tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]]}})"},
+      {"tokenizer.model", std::string("\x0a\x00\xff", 3)},
+      {"special_tokens_map.json", R"({"eos_token": "</s>"})"},
+      {"generation_config.json", R"({"eos_token_id": 2, "do_sample": true})"},
+      {"chat_template.jinja", "{{ messages }}"}};
+  for (const auto& [name, text] : files) small_recipes::write(source / name, text);
+  json config = json::parse(slurp(source / "config.json"));
+  for (const json& end : {json(2), json({2, 5})}) {
+    config["eos_token_id"] = end;
+    small_recipes::write(source / "config.json", config.dump());
+    fs::remove_all(out);
+    const json exported = json_of({"export", source, out});
+    for (const auto& [name, text] : files) {
+      EXPECT_EQ(slurp(out / name), text) << name;
+      EXPECT_THAT(exported["notes"].dump(), HasSubstr(name));
+      EXPECT_THAT(exported["files"].dump(), HasSubstr(name));
+    }
+    EXPECT_THAT(exported["notes"].dump(), HasSubstr("Unigram"));
+    const json written = json::parse(slurp(out / "config.json"));
+    EXPECT_EQ(written["bos_token_id"], 1);
+    EXPECT_EQ(written["eos_token_id"], end);
+    EXPECT_EQ(written["pad_token_id"], json());
+  }
+  // transformers' own defaults count where the source has no entry.
+  config.erase("eos_token_id");
+  small_recipes::write(source / "config.json", config.dump());
+  fs::remove_all(out);
+  run({"export", source, out});
+  EXPECT_FALSE(json::parse(slurp(out / "config.json")).contains("eos_token_id"));
 }
 
 TEST_F(HuggingFaceProgram, TheTokenizerBesideItNumbersTexts) {

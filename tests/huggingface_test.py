@@ -8,6 +8,7 @@ tokenizer the same numbers.
 """
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,9 @@ from threading import Thread
 try:
     import torch
     from safetensors.torch import load_file
-    from tokenizers import Tokenizer
-    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from tokenizers import Tokenizer, pre_tokenizers
+    from tokenizers.models import Unigram
+    from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerFast
 except ImportError as missing:
     print(f"skipped: {missing}")
     sys.exit(77)
@@ -92,6 +94,22 @@ def same_special_tokens(work):
         assert mine.decode(numbers) == line and mine.decode(numbers, skip_special_tokens=True) == theirs.decode(numbers, skip_special_tokens=True)
 
 
+def kept_tokenizer(work):
+    """What demi does not read, pieces as SentencePiece's, is what it was; so are the tokens at the ends of a text."""
+    source, out = work / "pieces", work / "of_pieces"
+    shutil.copytree(MODELS / "llama", source)
+    pieces = Tokenizer(Unigram([("<unk>", 0.0), ("<s>", 0.0), ("</s>", 0.0), ("\u2581to", -1.0), ("\u2581", -2.0), ("b", -3.0), ("e", -3.0)], 0))
+    pieces.pre_tokenizer = pre_tokenizers.Metaspace()
+    PreTrainedTokenizerFast(tokenizer_object=pieces, bos_token="<s>", eos_token="</s>", chat_template="{{ messages }}").save_pretrained(source)
+    said = json.loads(run("export", source, out, "--json"))
+    assert "tokenizer.json" in said["notes"][0] and "tokenizer.json" in said["files"], said
+    mine, theirs = AutoTokenizer.from_pretrained(out), AutoTokenizer.from_pretrained(source)
+    assert mine("to be</s>")["input_ids"] == theirs("to be</s>")["input_ids"] == [3, 4, 5, 6, 2]
+    assert (mine.eos_token, mine.chat_template) == ("</s>", theirs.chat_template)
+    ends = AutoModelForCausalLM.from_pretrained(out).generation_config
+    assert (ends.bos_token_id, ends.eos_token_id) == (1, 2), ends
+
+
 class Hub(BaseHTTPRequestHandler):
     """What huggingface_hub asks a hub for: a revision's files, then each file's tag and content."""
     revision, files = "0f1e2d3c4b5a69788796a5b4c3d2e1f00f1e2d3c", sorted(path.name for path in (MODELS / "gpt2").iterdir())
@@ -149,4 +167,5 @@ with tempfile.TemporaryDirectory() as folder:
     same_tensors(Path(folder))
     same_text(Path(folder))
     same_special_tokens(Path(folder))
+    kept_tokenizer(Path(folder))
 print("the same")

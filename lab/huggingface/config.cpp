@@ -172,6 +172,16 @@ json llama_json(const GPTOptions& o) {
           {"tie_word_embeddings", o.tied_head.value_or(false)}};
 }
 
+/// An entry that the source lacks has transformers' default there, and so it has here.
+void keep_tokens(json& config, const json& source, bool has_end) {
+  for (const char* name : {"bos_token_id", "eos_token_id", "pad_token_id"}) {
+    if (source.contains(name))
+      config[name] = source[name];
+    else if (!has_end)
+      config.erase(name);
+  }
+}
+
 void require_form(const GPTOptions& o) {
   const bool is_gpt2 = o.form == GPTForm::gpt2, is_llama = o.form == GPTForm::llama;
   const bool shares = o.key_heads != 0 && o.key_heads != o.heads;
@@ -202,7 +212,8 @@ GPTOptions read_config(const std::filesystem::path& file) {
   }
 }
 
-std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64_t end) {
+std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64_t end,
+                         const std::filesystem::path& source) {
   require_form(options);
   json config = options.form == GPTForm::gpt2 ? gpt2_json(options) : llama_json(options);
   // "float32": as torch has it after its dot.
@@ -214,6 +225,7 @@ std::string write_config(const GPTOptions& options, c10::ScalarType dtype, int64
   // The defaults are tokens of other vocabularies.
   config["bos_token_id"] = config["eos_token_id"] = end < 0 ? json() : json(end);
   config["pad_token_id"] = nullptr;
+  if (!source.empty()) keep_tokens(config, read_object(source / "config.json"), end >= 0);
   config["use_cache"] = true;
   return config.dump(2) + "\n";
 }

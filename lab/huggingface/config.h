@@ -15,8 +15,10 @@ namespace demi::huggingface {
 models::GPTOptions read_config(const std::filesystem::path& file);
 
 /// config.json of such a model, with tensors of that dtype. `end`: the token that ends a text,
-/// below 0 if there is none. Throws UsageError for a form that transformers lacks: nanochat, and
-/// gpt2 with shared key heads.
-std::string write_config(const models::GPTOptions& options, c10::ScalarType dtype, int64_t end);
+/// below 0 if there is none. `source`: a folder whose config.json says it in place of `end`, and
+/// which tokens begin and pad a text; empty: none. Throws UsageError for a form that transformers
+/// lacks: nanochat, and gpt2 with shared key heads; DataError as read_config.
+std::string write_config(const models::GPTOptions& options, c10::ScalarType dtype, int64_t end,
+                         const std::filesystem::path& source);
 
 }  // namespace demi::huggingface

@@ -140,6 +140,19 @@ std::vector<std::string> write_tensors(const fs::path& folder, std::vector<Named
   return {"model.safetensors"};
 }
 
+std::vector<std::string> copy_tokenizer(const fs::path& source, const fs::path& folder) {
+  std::vector<std::string> files = tokenizer_files(source);
+  for (const std::string& file : files) {
+    std::error_code code;
+    fs::copy(source / file, folder / file, fs::copy_options::recursive, code);
+    if (code)
+      refuse<TrainingError>({.where = kWriteModel,
+                             .what = "the file cannot be copied: " + (source / file).string(),
+                             .seen = code.message()});
+  }
+  return files;
+}
+
 void check_options(const WriteOptions& o) {
   if (o.dtype && *o.dtype != c10::kFloat && *o.dtype != c10::kHalf && *o.dtype != c10::kBFloat16)
     refuse({.where = kWriteModel,
@@ -155,6 +168,24 @@ void check_options(const WriteOptions& o) {
 
 }  // namespace
 
+std::vector<std::string> tokenizer_files(const fs::path& folder) {
+  std::vector<std::string> files{"tokenizer.json",
+                                 "tokenizer_config.json",
+                                 "tokenizer.model",
+                                 "vocab.json",
+                                 "merges.txt",
+                                 "added_tokens.json",
+                                 "special_tokens_map.json",
+                                 "chat_template.jinja",
+                                 "additional_chat_templates",
+                                 "generation_config.json"};
+  std::erase_if(files, [&](const std::string& file) {
+    std::error_code code;
+    return !fs::exists(folder / file, code);
+  });
+  return files;
+}
+
 std::vector<std::string> write_model(const fs::path& folder, const Model& model,
                                      const WriteOptions& options) {
   check_options(options);
@@ -163,12 +194,16 @@ std::vector<std::string> write_model(const fs::path& folder, const Model& model,
                                 : embedding == model.weights.end()
                                     ? c10::kFloat
                                     : embedding->second.scalar_type();
-  const std::string config = write_config(model.options, dtype, end_of_text(options.tokenizer));
+  const bool copies = !options.source.empty() && options.tokenizer.name.empty();
+  const std::string config =
+      write_config(model.options, dtype, end_of_text(options.tokenizer), options.source);
   require_new(folder);
   auto shards = shards_of(their_tensors(model, options.dtype), options.shard_bytes);
   make(folder);
   std::vector<std::string> files = write_tensors(folder, std::move(shards));
-  for (std::string& file : write_tokenizer(folder, options.tokenizer, model.options.context))
+  for (std::string& file : copies
+                               ? copy_tokenizer(options.source, folder)
+                               : write_tokenizer(folder, options.tokenizer, model.options.context))
     files.push_back(std::move(file));
   write_atomically(folder / "config.json", config);
   files.emplace_back("config.json");

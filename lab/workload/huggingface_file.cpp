@@ -1,8 +1,12 @@
 #include "lab/workload/huggingface_file.h"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <utility>
 
 #include "demi/core/error.h"
+#include "lab/huggingface/folder.h"
 #include "lab/huggingface/write.h"
 #include "lab/models/gpt_model.h"
 #include "lab/workload/workload.h"
@@ -60,6 +64,16 @@ std::vector<std::string> notes_on(const ModelDescription& model, const GPTOption
   return notes;
 }
 
+/// The files of a tokenizer that demi does not read. `source`: empty if the model has no folder.
+std::vector<std::string> notes_on_source(const ModelTexts& texts,
+                                         const std::filesystem::path& source) {
+  if (source.empty() || texts.no_tokenizer.empty()) return {};
+  const std::vector<std::string> files = huggingface::tokenizer_files(source);
+  if (files.empty()) return {};
+  return {fmt::format("copied as they are: {}, since demi does not read the tokenizer: {}",
+                      fmt::join(files, ", "), texts.no_tokenizer)};
+}
+
 }  // namespace
 
 Exported export_huggingface(const std::filesystem::path& path, const std::filesystem::path& folder,
@@ -68,12 +82,19 @@ Exported export_huggingface(const std::filesystem::path& path, const std::filesy
   require_language_model(file.texts, path);
   const ModelDescription& model = *file.texts.description;
   const GPTOptions gpt = models::gpt_options(model_options(model.network, model.shape));
+  const std::filesystem::path source =
+      file.texts.is_huggingface ? *huggingface::folder_of(path) : std::filesystem::path();
   Exported result{.kind = gpt.form == GPTForm::gpt2 ? "GPT-2" : "Llama"};
   for (const auto& [name, tensor] : file.weights) result.parameters += tensor.numel();
-  result.files = huggingface::write_model(
-      folder, {.options = gpt, .weights = std::move(file.weights)},
-      {.dtype = options.dtype, .shard_bytes = options.shard_bytes, .tokenizer = model.tokenizer});
+  result.files =
+      huggingface::write_model(folder, {.options = gpt, .weights = std::move(file.weights)},
+                               {.dtype = options.dtype,
+                                .shard_bytes = options.shard_bytes,
+                                .tokenizer = model.tokenizer,
+                                .source = source});
   result.notes = notes_on(model, gpt);
+  for (std::string& note : notes_on_source(file.texts, source))
+    result.notes.push_back(std::move(note));
   return result;
 }
 
