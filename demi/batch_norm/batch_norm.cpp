@@ -79,10 +79,9 @@ at::Tensor batch_norm_relu(const at::Tensor& input, const at::Tensor& weight,
                              .typed<decltype(compute)>();
   std::array<std::int64_t, 6> pool{o.pool.size[0],   o.pool.size[1],    o.pool.stride[0],
                                    o.pool.stride[1], o.pool.padding[0], o.pool.padding[1]};
-  const bool pools = o.pool.size != std::array<std::int64_t, 2>{1, 1};
   return op.call(input, given(weight), given(bias), given(running_mean), given(running_var),
                  given(o.add), o.training, o.momentum, o.eps, o.relu,
-                 pools ? at::IntArrayRef(pool) : at::IntArrayRef());
+                 o.pool == MaxPooling{} ? at::IntArrayRef() : at::IntArrayRef(pool));
 }
 
 }  // namespace demi

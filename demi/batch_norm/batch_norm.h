@@ -10,9 +10,9 @@
 namespace demi {
 
 /// Windows of torch.nn.functional.max_pool2d, without dilation and ceil_mode, over height and
-/// width.
+/// width. The default is no pooling; windows of one place with a larger stride subsample.
 struct MaxPooling {
-  std::array<std::int64_t, 2> size{1, 1};     // {1, 1}: no pooling
+  std::array<std::int64_t, 2> size{1, 1};     // 1 or more
   std::array<std::int64_t, 2> stride{1, 1};   // 1 or more
   std::array<std::int64_t, 2> padding{0, 0};  // at most half of the size
 

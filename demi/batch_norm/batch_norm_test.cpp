@@ -116,7 +116,8 @@ at::Tensor pictures(std::int64_t n, std::int64_t c, std::int64_t h, std::int64_t
 constexpr at::MemoryFormat kFormats[] = {at::MemoryFormat::Contiguous,
                                          at::MemoryFormat::ChannelsLast};
 constexpr at::ScalarType kDtypes[] = {at::kFloat, at::kBFloat16, at::kHalf};
-const MaxPooling kTwoByTwo{{2, 2}, {2, 2}, {0, 0}}, kOverlapping{{3, 3}, {2, 2}, {1, 1}};
+const MaxPooling kTwoByTwo{{2, 2}, {2, 2}, {0, 0}}, kOverlapping{{3, 3}, {2, 2}, {1, 1}},
+    kEveryOther{{1, 1}, {2, 2}, {0, 0}};
 
 TEST(BatchNormReluOp, IsThatOfFp64) {
   torch::manual_seed(0);
@@ -124,7 +125,7 @@ TEST(BatchNormReluOp, IsThatOfFp64) {
     for (const auto dtype : kDtypes)
       for (const bool training : {true, false})
         for (const bool relu : {true, false})
-          for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
+          for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping, kEveryOther}) {
             SCOPED_TRACE(testing::Message() << c10::toString(dtype) << ' ' << format << ' '
                                             << training << relu << pool.size[0]);
             const Layer layer(19, {.training = training, .relu = relu, .pool = pool});
@@ -137,7 +138,7 @@ TEST(BatchNormReluOp, AddsBeforeReLU) {
   for (const auto format : kFormats)
     for (const auto dtype : kDtypes)
       for (const bool relu : {true, false})
-        for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
+        for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping, kEveryOther}) {
           // Of 16 bits, values that are equal once they are rounded, not before, make a window of
           // FP64 choose another place.
           if (dtype != at::kFloat && pool != MaxPooling{}) continue;
@@ -193,6 +194,38 @@ TEST(BatchNormReluOp, LeavesTheRestToLibTorch) {
       const at::Tensor y = wide.ours(large.contiguous(format));
       EXPECT_TRUE(y.allclose(wide.libtorchs(large), 1e-5, 1e-6)) << pool.size[0] << format;
     }
+}
+
+/// The operator as anybody's file may call it: with any numbers for the pooling.
+at::Tensor by_dispatcher(const at::Tensor& x, const std::vector<std::int64_t>& pool) {
+  const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("demi::batch_norm_relu", "");
+  const c10::IValue none;
+  torch::jit::Stack stack{x, none, none, none, none, none, true, 0.1, 1e-5, true, pool};
+  op.callBoxed(stack);
+  return stack.at(0).toTensor();
+}
+
+TEST(BatchNormReluOp, TakesOrRefusesAnyPoolingOfTheDispatcher) {
+  torch::manual_seed(9);
+  for (const auto format : kFormats) {
+    const at::Tensor x = pictures(8, 16, 32, 32, format), y = by_dispatcher(x, {});
+    EXPECT_EQ(y.sizes(), x.sizes());
+    EXPECT_TRUE(by_dispatcher(x, {1, 1, 1, 1, 0, 0}).equal(y));
+    EXPECT_TRUE(by_dispatcher(x, {1, 1, 2, 2, 0, 0}).equal(at::max_pool2d(y, 1, 2)));
+    EXPECT_TRUE(by_dispatcher(x, {1, 1, 1, 3, 0, 0}).equal(at::max_pool2d(y, 1, {1, 3})));
+    constexpr std::int64_t kHuge = std::int64_t{1} << 32;
+    for (const std::vector<std::int64_t>& pool : {std::vector<std::int64_t>{1, 1, 0, 0, 0, 0},
+                                                  {1, 1, 1, 1, 5, 5},
+                                                  {1, 1, -1, 2, 0, 0},
+                                                  {0, 1, 1, 1, 0, 0},
+                                                  {-1, -1, 1, 1, 0, 0},
+                                                  {2, 2, 2, 2, -1, 0},
+                                                  {40, 40, 1, 1, 0, 0},
+                                                  {kHuge, kHuge, 1000, 1000, kHuge / 2, kHuge / 2},
+                                                  {2, 2},
+                                                  {2, 2, 2, 2, 0, 0, 1, 1}})
+      EXPECT_THROW(by_dispatcher(x, pool), std::exception) << at::IntArrayRef(pool) << format;
+  }
 }
 
 // Which has no kernel for them: its own error, not one of regions.
@@ -260,7 +293,7 @@ TEST(BatchNormReluOp, HasGradientsOfGradients) {
   };
   for (const bool training : {true, false})
     for (const bool adds : {true, false})
-      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
+      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping, kEveryOther}) {
         const auto layer_of = [&](const Layer& from, at::ScalarType dtype) {
           Layer layer = from;
           for (at::Tensor* one : {&layer.weight, &layer.bias, &layer.options.add})
@@ -289,7 +322,7 @@ TEST(BatchNormReluOp, HasItsGradientsWithoutKernels) {
   const std::string kept = before ? before : "";
   for (const auto format : kFormats)
     for (const bool adds : {false, true})
-      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping}) {
+      for (const MaxPooling& pool : {MaxPooling{}, kTwoByTwo, kOverlapping, kEveryOther}) {
         Layer layer(6, {.pool = pool});
         const at::Tensor x = pictures(2, 6, 8, 8, format), add = pictures(2, 6, 8, 8, format);
         std::vector<at::Tensor> gradients[2];

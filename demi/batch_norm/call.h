@@ -13,7 +13,7 @@ struct Call {
   at::Tensor input, weight, bias, running_mean, running_var;
   BatchNormRelu options;
 
-  bool pools() const { return options.pool.size != std::array<std::int64_t, 2>{1, 1}; }
+  bool pools() const { return options.pool != MaxPooling{}; }
 };
 
 /// The call by LibTorch's operators.

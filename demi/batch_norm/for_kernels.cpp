@@ -100,9 +100,10 @@ bool pools_by_kernels(const Call& call) {
   const bool channels_last = is_channels_last(call.input);
   for (std::size_t d = 0; d < 2; ++d) {
     const std::int64_t length = call.input.size(static_cast<std::int64_t>(d) + 2);
-    if (pool.size[d] < 1 || pool.stride[d] < 1 || pool.padding[d] < 0 ||
-        pool.padding[d] > pool.size[d] / 2 || length + 2 * pool.padding[d] < pool.size[d])
-      return false;  // LibTorch says what is wrong
+    if (pool.size[d] < 1 || pool.size[d] > kernels::kNoPlace || pool.stride[d] < 1 ||
+        pool.padding[d] < 0 || pool.padding[d] > pool.size[d] / 2 ||
+        length + 2 * pool.padding[d] < pool.size[d])
+      return false;  // LibTorch's, which says what is wrong
     const bool is_short =
         pool.size[d] <= kernels::kLongestWindow && pool.stride[d] <= kernels::kLongestWindow;
     if (!channels_last && !is_short) return false;

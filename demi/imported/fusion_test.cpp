@@ -190,6 +190,23 @@ TEST(Fusion, DoesNotWaitWhereWhatItReadsIsGoneOrWritten) {
   expect_near(model->forward(python.at("x")), python.at("eval"));
 }
 
+std::vector<at::Tensor> results_of(ImportedModel& model, const at::Tensor& x) {
+  const c10::IValue results = model->call({x});
+  std::vector<at::Tensor> all;
+  for (const c10::IValue& one : results.toTupleRef().elements()) all.push_back(one.toTensor());
+  return all;
+}
+
+TEST(Fusion, APoolingOfOnePlaceWithAStrideSubsamples) {
+  const auto python = tensors_in("shortcut.safetensors");
+  ImportedModel model(fixture("shortcut.pt2"));
+  model->fuse(Fusing::always);
+  EXPECT_THAT(model->fusible().at(1), AllOf(HasSubstr("in bn2"), HasSubstr("aten::max_pool2d")));
+  const auto results = results_of(model, python.at("x"));
+  expect_near(results[0], python.at("sum"));
+  expect_near(results[1], python.at("means"));
+}
+
 // A frozen part's statistics do not move, though it runs as one operator.
 TEST(Fusion, LeavesAFrozenPartAsItIs) {
   const auto python = tensors_in("residual.safetensors");

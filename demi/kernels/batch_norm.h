@@ -10,12 +10,14 @@ namespace demi::kernels {
 
 /// Windows of a max pooling over height and width, without dilation. A window has at most 255
 /// places, counted row by row; with channels before height and width sizes and strides are
-/// kLongestWindow at most. size {1, 1}: no pooling.
+/// kLongestWindow at most. Sizes and strides of 1 alone: no pooling.
 struct PoolWindows {
   std::int64_t size[2] = {1, 1}, stride[2] = {1, 1}, padding[2] = {0, 0};
   std::int64_t height = 0, width = 0;  // of the result
 
-  DEMI_HOST_DEVICE bool any() const { return size[0] * size[1] > 1; }
+  DEMI_HOST_DEVICE bool any() const {
+    return size[0] > 1 || size[1] > 1 || stride[0] > 1 || stride[1] > 1;
+  }
 };
 
 /// The largest size and stride of PoolWindows with channels before height and width.

@@ -63,6 +63,17 @@ TEST(BatchNorm2d, DoesNothingThatItWasNotAskedFor) {
   EXPECT_EQ(plain->forward(x).sizes(), x.sizes());
 }
 
+TEST(BatchNorm2d, SubsamplesByAPoolOfOnePlaceWithAStride) {
+  torch::manual_seed(4);
+  BatchNorm2d norm(BatchNorm2dOptions(2).pool(MaxPooling{{1, 1}, {2, 2}, {0, 0}}));
+  torch::nn::BatchNorm2d plain(2);
+  const at::Tensor x = at::randn({2, 2, 9, 9});
+  const at::Tensor expected = at::max_pool2d(plain->forward(x), 1, 2);
+  const at::Tensor y = norm->forward(x);
+  ASSERT_EQ(y.sizes(), expected.sizes());
+  EXPECT_TRUE(y.allclose(expected, 1e-5, 1e-6));
+}
+
 TEST(BatchNorm2d, AddsBeforeReLU) {
   torch::manual_seed(2);
   BatchNorm2d norm(BatchNorm2dOptions(2).relu(true));

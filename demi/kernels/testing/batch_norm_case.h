@@ -198,7 +198,8 @@ inline std::vector<NormShape> pooled_shapes() {
       for (const Storage storage : {Storage::bf16, Storage::fp16, Storage::fp32})
         for (const bool relu : {true, false})
           for (const auto& [size, stride, padding] :
-               {std::array{2, 2, 0}, std::array{3, 2, 1}, std::array{3, 1, 1}, std::array{2, 3, 0}})
+               {std::array{2, 2, 0}, std::array{3, 2, 1}, std::array{3, 1, 1}, std::array{2, 3, 0},
+                std::array{1, 2, 0}})
             put({channels_last, relu, add, 2, 19, 9, 7, {}, storage}, size, stride, padding);
   // Lines longer than are computed at a time, with windows across the seam.
   for (const bool add : {false, true}) {
