@@ -224,6 +224,13 @@ bool is_fused(Fusing fusing, const torch::jit::Stack& norm) {
                                    : tensor::is_16_bit(input.scalar_type()));
 }
 
+bool is_sum_fused(const torch::jit::Stack& norm, const IValue& add) {
+  if (add.isNone()) return true;
+  const at::Tensor& input = norm[0].toTensor();
+  return add.isTensor() && add.toTensor().scalar_type() == input.scalar_type() &&
+         add.toTensor().sizes() == input.sizes();
+}
+
 at::Tensor run_fusion(const Fusion& fusion, const torch::jit::Stack& norm, const IValue& add,
                       const torch::jit::Stack& pool) {
   BatchNormRelu options{.training = norm[5].toBool(),

@@ -34,6 +34,10 @@ void add_fusions(const PreparedGraph& graph, std::vector<std::string>& places);
 /// Whether these operands of the normalisation are for it.
 bool is_fused(Fusing fusing, const torch::jit::Stack& norm);
 
+/// Whether what is added is for it, too: None, or a tensor of the input's dtype and sizes. Of
+/// another one a sum in place keeps the normalisation's dtype and sizes, or is refused.
+bool is_sum_fused(const torch::jit::Stack& norm, const c10::IValue& add);
+
 /// Runs it: the operands of the normalisation, what is added (or None), and the pooling's.
 at::Tensor run_fusion(const Fusion& fusion, const torch::jit::Stack& norm, const c10::IValue& add,
                       const torch::jit::Stack& pool);

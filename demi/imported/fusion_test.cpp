@@ -207,6 +207,24 @@ TEST(Fusion, APoolingOfOnePlaceWithAStrideSubsamples) {
   expect_near(results[1], python.at("means"));
 }
 
+// In a region the sum in place is of bf16, though the input that it adds is FP32.
+TEST(Fusion, ASumInPlaceKeepsItsDtypeBesideAnother) {
+  const auto python = tensors_in("shortcut.safetensors");
+  for (const Fusing fusing : {Fusing::low_precision, Fusing::never}) {
+    ImportedModel model(fixture("shortcut.pt2"));
+    model->fuse(fusing);
+    EXPECT_THAT(model->fusible().at(0), AllOf(HasSubstr("in bn1"), HasSubstr("aten::add_")));
+    const Autocast region(c10::kCPU, at::kBFloat16);
+    const auto results = results_of(model, python.at("x"));
+    for (const auto& [i, name] : {std::pair{0, "sum"}, {1, "means"}}) {
+      const at::Tensor& seen = results.at(static_cast<std::size_t>(i));
+      const at::Tensor& in_python = python.at(std::string("region.") + name);
+      EXPECT_EQ(seen.scalar_type(), in_python.scalar_type()) << name;
+      EXPECT_LE(distance(seen, python.at(name)), 2 * distance(in_python, python.at(name))) << name;
+    }
+  }
+}
+
 // A frozen part's statistics do not move, though it runs as one operator.
 TEST(Fusion, LeavesAFrozenPartAsItIs) {
   const auto python = tensors_in("residual.safetensors");

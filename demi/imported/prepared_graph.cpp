@@ -99,6 +99,7 @@ class Run {
     const IValue add = fusion.add < 0 ? IValue() : operands_of(fusion.add)[at(fusion.add_operand)];
     const Instruction& norm = graph_.instructions[at(fusion.norm)];
     load(norm);
+    if (!is_sum_fused(stack_, add)) return run_each_of(fusion);
     norm.statistics(stack_, norm.place);
     explained(norm, fusion.place, [&] {
       const at::Tensor result = run_fusion(fusion, stack_, add, pool);
@@ -106,6 +107,13 @@ class Run {
     });
     keep(graph_.instructions[at(fusion.last())]);
     for (const std::int32_t member : fusion.members()) release(graph_.instructions[at(member)]);
+  }
+
+  void run_each_of(const Fusion& fusion) {
+    for (const std::int32_t member : fusion.members()) {
+      step(graph_.instructions[at(member)]);
+      release(graph_.instructions[at(member)]);
+    }
   }
 
   /// Its operands on the stack.
