@@ -155,7 +155,8 @@ at::Tensor of_libtorch(const Documents& documents) {
     return op_of_libtorch(q, k, v, mask.defined() ? std::optional(mask) : std::nullopt, p.dropout.p,
                           p.causal && !mask.defined(), p.scale, p.heads_per_key() > 1);
   };
-  if (documents.starts.empty()) return attend(p.q, p.k, p.v);
+  const bool has_tokens = p.q.size(0) * p.queries() > 0;
+  if (documents.starts.empty() || !has_tokens) return attend(p.q, p.k, p.v);
   std::vector<at::Tensor> rows, parts;
   const std::int64_t tokens = p.queries();
   for (std::size_t i = 0; i + 1 < documents.starts.size(); ++i) {

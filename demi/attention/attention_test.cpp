@@ -443,6 +443,21 @@ TEST_P(EachPath, HasNoTokensOrNoKeys) {
   EXPECT_EQ(of(1, 3, 0).abs().sum().item<double>(), 0);
 }
 
+TEST_P(EachPath, DocumentsWithoutATokenGiveAnEmptyResult) {
+  const Forced forced(GetParam().path);
+  for (const auto& [rows, tokens] : {std::pair{0, 16}, {3, 0}})
+    for (const std::int64_t starts : {1, 3})
+      for (const bool causal : {false, true}) {
+        const auto q = torch::ones({rows, 2, tokens, 8}, GetParam().dtype).requires_grad_();
+        const auto out = attention(
+            q, q, q, {.cu_seqlens = torch::zeros({starts}, torch::kInt), .causal = causal});
+        EXPECT_EQ(out.sizes(), q.sizes());
+        EXPECT_EQ(out.scalar_type(), GetParam().dtype);
+        out.sum().backward();
+        EXPECT_EQ(q.grad().sizes(), q.sizes());
+      }
+}
+
 TEST(Attention, NaNStaysInItsRow) {
   for (const auto& [dtype, path] : kLayoutCases) {
     const Forced forced(path);
@@ -520,6 +535,8 @@ TEST(Attention, RefusesWhatDoesNotFit) {
   EXPECT_THAT(with_starts({1, 6, 12}), HasSubstr("0 to 12"));
   EXPECT_THAT(with_starts({0, 4, 3, 6, 12}), HasSubstr("must not fall"));
   EXPECT_THAT(with_starts({0, 4, 12}), HasSubstr("crosses rows"));
+  EXPECT_THAT(refusal_of({.cu_seqlens = torch::tensor({0, 5, 0})}, {1, 2, 0, 8}, {1, 2, 0, 8}),
+              HasSubstr("must not fall"));
   EXPECT_THAT(refusal_of({.cu_seqlens = torch::tensor({0.0, 6.0})}), HasSubstr("int32 or int64"));
 }
 

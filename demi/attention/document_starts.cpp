@@ -4,6 +4,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <algorithm>
+#include <functional>
 #include <string>
 
 #include "demi/core/error.h"
@@ -21,10 +23,13 @@ namespace {
 
 void check_order(std::string_view where, const std::vector<std::int64_t>& starts,
                  std::int64_t tokens) {
+  const auto falls = std::ranges::adjacent_find(starts, std::greater<>());
+  if (falls != starts.end())
+    refuse_starts(where, "must not fall", fmt::to_string(falls[1]),
+                  fmt::format("{} or more", falls[0]));
+  // All lie within the batch now, so a document that is not empty means that a row has tokens.
   for (std::size_t i = 0; i + 1 < starts.size(); ++i) {
     const std::int64_t begin = starts[i], end = starts[i + 1];
-    if (end < begin)
-      refuse_starts(where, "must not fall", fmt::to_string(end), fmt::format("{} or more", begin));
     if (end > begin && begin / tokens != (end - 1) / tokens)
       refuse_starts(where, "a document crosses rows of the batch",
                     fmt::format("{} to {}", begin, end),

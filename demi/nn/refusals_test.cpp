@@ -198,6 +198,10 @@ TEST(Refusals, OfDocumentPositions) {
                    {"0 to 8", with(torch::tensor({1, 8}))},
                    {"must not fall", with(torch::tensor({0, 4, 3, 8}))},
                    {"crosses rows", with(torch::tensor({0, 5, 8}))},
+                   {"must not fall",
+                    [] {
+                      document_positions(torch::tensor({0, 5, 0}), 2, 0);
+                    }},
                    {"rows is negative",
                     [] {
                       document_positions(torch::tensor({0, 8}), -2, -4);
