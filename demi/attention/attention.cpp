@@ -97,13 +97,20 @@ std::vector<std::int64_t> checked_starts(const AttentionOptions& o, const at::Te
   return sdpa::document_starts(kAttention, o.cu_seqlens, q.size(0), q.size(2));
 }
 
-/// LibTorch's op; where it has no kernel that chooses among its own, the operations that it is
-/// defined by.
+/// Whether one of them has a tangent of forward mode.
+bool have_tangent(std::initializer_list<at::Tensor> tensors) {
+  return std::ranges::any_of(tensors, [](const at::Tensor& tensor) {
+    return tensor.defined() && tensor._fw_grad(/*level=*/0).defined();
+  });
+}
+
+/// LibTorch's op; where it has no kernel that chooses among its own, and for a tangent, which its
+/// fused kernels refuse, the operations that it is defined by.
 at::Tensor op_of_libtorch(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                           const std::optional<at::Tensor>& mask = std::nullopt, double dropout = 0,
                           bool causal = false, std::optional<double> scale = std::nullopt,
                           bool grouped = false) {
-  if (q.is_cpu() || q.is_cuda())
+  if ((q.is_cpu() || q.is_cuda()) && !have_tangent({q, k, v, mask.value_or(at::Tensor())}))
     return at::scaled_dot_product_attention(q, k, v, mask, dropout, causal, scale, grouped);
   return std::get<0>(at::_scaled_dot_product_attention_math(
       q, k, v, mask, dropout, causal, /*dropout_mask=*/std::nullopt, scale, grouped));
@@ -176,7 +183,7 @@ at::Tensor of_libtorch(const Documents& documents) {
 /// Whether demi's own path is to run, not LibTorch's op.
 bool runs_here(const Problem& p, sdpa::Path path) {
   return path != sdpa::Path::libtorch && kernels::cpu_kernels() &&
-         products::is_ordinary({&p.q, &p.k, &p.v});
+         products::is_ordinary({&p.q, &p.k, &p.v}) && products::is_ordinary({&p.mask});
 }
 
 }  // namespace

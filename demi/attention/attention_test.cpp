@@ -458,6 +458,33 @@ TEST_P(EachPath, DocumentsWithoutATokenGiveAnEmptyResult) {
       }
 }
 
+// Of weights w = softmax(s + mask) a tangent t of s or of the mask makes w (t - sum(w t)).
+TEST(Attention, CarriesATangentOfForwardMode) {
+  const torch::NoGradGuard no_grad;
+  const auto x = operands({2, 4, 4, 9, 11, 8, 8});
+  const auto mask = torch::randn({9, 11}, torch::kDouble),
+             of_mask = torch::randn({2, 1, 9, 11}, torch::kDouble);
+  const double scale = 1 / std::sqrt(8.0);
+  const auto weights = at::softmax(x.q.matmul(x.k.mT()) * scale + mask, -1);
+  const auto want = [&](const at::Tensor& t) {
+    return (weights * (t - (weights * t).sum(-1, true))).matmul(x.v);
+  };
+  for (const auto dtype : {torch::kFloat, torch::kDouble}) {
+    const auto given = x.to(dtype);
+    const auto low = mask.to(dtype), whole = low.repeat({2, 1, 1, 1});
+    const ForwardLevel level;
+    const auto by_mask =
+        attention(given.q, given.k, given.v, {.mask = level.dual(whole, of_mask.to(dtype))});
+    const auto of_q = torch::randn_like(x.q);
+    const auto by_q =
+        attention(level.dual(given.q, of_q.to(dtype)), given.k, given.v, {.mask = low});
+    ASSERT_TRUE(level.tangent_of(by_mask).defined());
+    ASSERT_TRUE(level.tangent_of(by_q).defined());
+    EXPECT_LE(error_of(level.tangent_of(by_mask), want(of_mask)), 1e-5);
+    EXPECT_LE(error_of(level.tangent_of(by_q), want(of_q.matmul(x.k.mT()) * scale)), 1e-5);
+  }
+}
+
 TEST(Attention, NaNStaysInItsRow) {
   for (const auto& [dtype, path] : kLayoutCases) {
     const Forced forced(path);

@@ -3,7 +3,9 @@
 #include <torch/torch.h>
 
 #include <cmath>
+#include <cstdint>
 #include <limits>
+#include <tuple>
 #include <vector>
 
 #include "demi/attention/attention.h"
@@ -74,6 +76,22 @@ inline double error_of(const at::Tensor& got, const at::Tensor& want) {
   const double size = want.norm().item<double>();
   return (got.to(torch::kDouble) - want).norm().item<double>() / (size > 0 ? size : 1);
 }
+
+/// A level of forward mode until the end of the scope.
+struct ForwardLevel {
+  const std::uint64_t number = torch::autograd::ForwardADLevel::get_next_idx();
+  ForwardLevel() = default;
+  ForwardLevel(const ForwardLevel&) = delete;
+  ForwardLevel& operator=(const ForwardLevel&) = delete;
+  ~ForwardLevel() { torch::autograd::ForwardADLevel::release_idx(number); }
+
+  at::Tensor dual(const at::Tensor& of, const at::Tensor& tangent) const {
+    return at::_make_dual(of, tangent, static_cast<std::int64_t>(number));
+  }
+  at::Tensor tangent_of(const at::Tensor& dual) const {
+    return std::get<1>(at::_unpack_dual(dual, static_cast<std::int64_t>(number)));
+  }
+};
 
 /// The environment's DEMI_ATTENTION until the end of the scope.
 class Forced {

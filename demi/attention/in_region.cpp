@@ -24,7 +24,7 @@ bool fit_each_other(const at::Tensor& q, const at::Tensor& k, const at::Tensor& 
 
 bool is_fitting_mask(const at::Tensor& mask, const Problem& problem) {
   const bool is_added = mask.is_floating_point() && mask.scalar_type() != at::kDouble;
-  return mask.device().is_cpu() && mask.layout() == at::kStrided && mask.dim() <= 4 &&
+  return products::is_ordinary({&mask}) && mask.dim() <= 4 &&
          (mask.scalar_type() == at::kBool || is_added) &&
          at::is_expandable_to(mask.sizes(), {problem.q.size(0), problem.q.size(1),
                                              problem.queries(), problem.keys()});

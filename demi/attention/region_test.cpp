@@ -117,6 +117,24 @@ TEST_P(Region, LeavesToLibTorchWhatDoesNotFit) {
   EXPECT_FALSE(runs_here(at::scaled_dot_product_attention(given.q, given.k, given.v)));
 }
 
+// Whose fused kernel refuses a tangent; the operations that it is defined by carry it.
+TEST_P(Region, LeavesATangentOfTheMaskToLibTorch) {
+  const torch::NoGradGuard no_grad;
+  const auto given = operands({}).to(torch::kFloat);
+  const auto mask = torch::randn({37, 37});
+  const ForwardLevel level;
+  const auto dual = level.dual(mask, torch::ones_like(mask));
+  at::globalContext().setSDPUseFlash(false);
+  {
+    const Autocast region(torch::kCPU, GetParam());
+    const auto got = at::scaled_dot_product_attention(given.q, given.k, given.v, dual);
+    // A number that is added to all keys changes no weight.
+    ASSERT_TRUE(level.tangent_of(got).defined());
+    EXPECT_LE(level.tangent_of(got).abs().max().item<double>(), 0x1p-5);
+  }
+  at::globalContext().setSDPUseFlash(true);
+}
+
 TEST_P(Region, GivesDemisFunctionItsDtype) {
   const auto given = operands({2, 4, 2, 40, 40, 8, 8}).to(torch::kFloat);
   const auto starts = torch::tensor({0, 40, 50, 80});
