@@ -190,6 +190,7 @@ struct LinearByRecipe : torch::autograd::Function<LinearByRecipe> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, const How& how,
                             at::ScalarType dtype) {
+    const products::NoAutocast no_autocast;
     context->save_for_backward({x, weight});
     save_how(context, how);
     context->saved_data["dtype"] = static_cast<std::int64_t>(dtype);
@@ -260,6 +261,7 @@ struct ConvolutionByRecipe : torch::autograd::Function<ConvolutionByRecipe> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& x, const at::Tensor& weight,
                             const std::optional<at::Tensor>& bias, const ConvolutionShape& shape,
                             const How& how, at::ScalarType dtype) {
+    const products::NoAutocast no_autocast;
     context->save_for_backward({x, weight});
     save_how(context, how);
     context->saved_data["shape"] = in_one(shape);

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "demi/autocast/autocast.h"
 #include "demi/core/error.h"
 #include "demi/quantization/hadamard.h"
 #include "demi/quantization/native_products.h"
@@ -106,6 +107,18 @@ TEST_P(ByRecipe, AllThreeProductsReadTheirOperandsAsTheTableSays) {
   EXPECT_GT(relative(y.detach().view({-1, 144}),
                      rows.to(at::kDouble).mm(w.to(at::kDouble).t()) + bias.detach()),
             1e-3);
+}
+
+// A program may call it in a region, whose autocast would round the products and their sums.
+TEST_P(ByRecipe, InARegionProductsAndSumsStayInFp32) {
+  const Recipe& recipe = parse_recipe(GetParam());
+  const at::Tensor x = torch::randn({48, 200}), weight = torch::randn({144, 200}),
+                   bias = torch::randn({144});
+  const at::Tensor expected =
+      seen_by(recipe.input, x, false).mm(seen_by(recipe.weight, weight, false).t()) + bias;
+  const Autocast region(torch::kCPU, torch::kBFloat16);
+  const at::Tensor y = linear(x, weight, bias, weight_in(GetParam()), at::kFloat);
+  EXPECT_LT(relative(y, expected), 1e-6);
 }
 
 TEST_P(ByRecipe, ResultAndGradientsHaveTheDtypesThatTheyBelongTo) {
