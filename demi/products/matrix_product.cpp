@@ -141,6 +141,7 @@ bool differentiates(const at::Tensor& addend, const at::Tensor& a, const at::Ten
 /// LibTorch's product, for example in backward with a batch of gradients (vmap).
 at::Tensor libtorchs(const at::Tensor& addend, const at::Tensor& a, const at::Tensor& b,
                      double beta, double alpha) {
+  const NoAutocast no_autocast;
   const bool is_batch = a.dim() == 3;
   if (addend.defined())
     return is_batch ? at::baddbmm(addend, a, b, beta, alpha) : at::addmm(addend, a, b, beta, alpha);

@@ -2,6 +2,10 @@
 #include <gtest/gtest.h>
 #include <torch/torch.h>
 
+#include <cstdlib>
+#include <vector>
+
+#include "demi/autocast/autocast.h"
 #include "demi/products/matrix_product.h"
 
 namespace demi::products {
@@ -58,6 +62,33 @@ TEST(SymmetricProduct, OfOtherDtypesAndOfGradientsIsTheWholeProduct) {
   symmetric_product({}, a, a.t()).square().sum().backward();
   matrix_product({}, b, b.t()).square().sum().backward();
   EXPECT_TRUE(at::equal(a.grad(), b.grad()));
+}
+
+// Outside of the kernels, too, an optimizer's products in FP32 are not rounded by a region.
+TEST(MatrixProduct, OfLibTorchKeepsItsDtypeInARegion) {
+  torch::manual_seed(4);
+  const at::Tensor a = torch::randn({40, 50}), b = torch::randn({50, 30}),
+                   addend = torch::randn({40, 30}), batch = torch::randn({3, 40, 50});
+  const auto products = [&] {
+    return std::vector<at::Tensor>{
+        matrix_product({}, a, b, 1, 2), matrix_product(addend, a, b, 0.5, 2),
+        matrix_product({}, batch, b.expand({3, 50, 30})),
+        matrix_product(addend.expand({3, 40, 30}), batch, b.expand({3, 50, 30}))};
+  };
+  const at::Tensor in_fp64 = a.to(at::kDouble).mm(b.to(at::kDouble)),
+                   of_batch = batch.to(at::kDouble).matmul(b.to(at::kDouble));
+  const std::vector<at::Tensor> exact{2 * in_fp64, 0.5 * addend + 2 * in_fp64, of_batch,
+                                      addend + of_batch};
+  setenv("DEMI_KERNELS", "aten", 1);
+  {
+    const Autocast region(torch::kCPU, torch::kBFloat16);
+    const std::vector<at::Tensor> seen = products();
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      EXPECT_EQ(seen[i].scalar_type(), at::kFloat) << i;
+      EXPECT_TRUE(seen[i].to(at::kDouble).allclose(exact[i], 1e-5, 1e-5)) << i;
+    }
+  }
+  unsetenv("DEMI_KERNELS");
 }
 
 }  // namespace
