@@ -353,6 +353,16 @@ void require_operands(const char* where, const at::Tensor& x, const at::Tensor& 
   if (bias) require_float(where, "bias", *bias);
 }
 
+/// Whether each list has a number for each dimension of space, and the bias one for each channel of
+/// the result.
+bool fits_weight(const ConvolutionShape& shape, const std::optional<at::Tensor>& bias,
+                 const at::Tensor& weight) {
+  for (const auto* list : {&shape.stride, &shape.padding, &shape.dilation, &shape.output_padding})
+    if (static_cast<std::int64_t>(list->size()) + 2 != weight.dim()) return false;
+  const std::int64_t channels = shape.transposed ? weight.size(1) * shape.groups : weight.size(0);
+  return !bias || bias->sizes() == at::IntArrayRef{channels};
+}
+
 }  // namespace
 
 at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
@@ -384,6 +394,13 @@ at::Tensor convolution(const at::Tensor& x, const at::Tensor& weight,
                                             .what = "the recipe has no form for convolutions",
                                             .seen = std::string(how->recipe->name),
                                             .accepted = "fp8"});
+  if (!fits_weight(shape, bias, weight))
+    refuse({.where = kConvolution,
+            .what = "the bias or the shape does not fit the weight",
+            .seen = c10::str("weight ", weight.sizes(), ", bias ",
+                             bias ? c10::str(bias->sizes()) : "none", ", stride ",
+                             at::IntArrayRef(shape.stride)),
+            .accepted = "bias (out), and a number of the shape for each dimension of space"});
   how->was_multiplied.store(true, std::memory_order_relaxed);
   return ConvolutionByRecipe::apply(x, weight, bias, shape, how, dtype);
 }

@@ -353,6 +353,26 @@ TEST(QuantizedLayers, RefuseWhatTheyCannotDo) {
                             shape, weight_in("mxfp8"), at::kFloat);
               }),
               HasSubstr("no form for convolutions"));
+  // LibTorch refuses these biases, which would broadcast, too.
+  const auto convolved = [](const at::Tensor& w, const at::Tensor& bias,
+                            const ConvolutionShape& of) {
+    return [=] {
+      convolution(torch::randn({1, 2, 5, 5}), w, bias, of, weight_in("fp8"), at::kFloat);
+    };
+  };
+  const at::Tensor kernels = torch::randn({4, 2, 3, 3}), turned = torch::randn({2, 4, 3, 3});
+  ConvolutionShape transposed = shape;
+  transposed.transposed = true;
+  for (const at::Tensor& bias : {torch::ones({1}), torch::ones({1, 4}), torch::ones({2})}) {
+    EXPECT_THAT(message_of_usage(convolved(kernels, bias, shape)), HasSubstr("bias (out)"));
+    EXPECT_THAT(message_of_usage(convolved(turned, bias, transposed)), HasSubstr("bias (out)"));
+  }
+  EXPECT_EQ(message_of_usage(convolved(kernels, torch::ones({4}), shape)), "no UsageError");
+  EXPECT_EQ(message_of_usage(convolved(turned, torch::ones({4}), transposed)), "no UsageError");
+  ConvolutionShape one_stride = shape;
+  one_stride.stride = {1};
+  EXPECT_THAT(message_of_usage(convolved(kernels, torch::ones({4}), one_stride)),
+              HasSubstr("stride [1]"));
 }
 
 }  // namespace
