@@ -380,7 +380,7 @@ at::Tensor linear(const at::Tensor& x, const at::Tensor& weight,
                       .accepted = "x (..., in), weight (out, in), bias (out)"});
   std::vector<std::int64_t> sizes = x.sizes().vec();
   sizes.back() = weight.size(0);
-  const at::Tensor rows = x.reshape({-1, weight.size(1)});
+  const at::Tensor rows = x.dim() == 1 ? x.unsqueeze(0) : x.flatten(0, -2);
   how->was_multiplied.store(true, std::memory_order_relaxed);
   return LinearByRecipe::apply(rows, weight, bias, how, dtype).view(sizes);
 }

@@ -155,6 +155,23 @@ TEST_P(ByRecipe, ALayerOfNoRowsAndSizesThatNoBlockDivides) {
   y.sum().backward();
 }
 
+// Nothing is summed: torch.nn.functional.linear gives the bias.
+TEST_P(ByRecipe, ALayerOfNoInputsGivesItsBias) {
+  for (const auto dtype : {at::kFloat, at::kBFloat16}) {
+    const at::Tensor x = torch::zeros({2, 3, 0}).requires_grad_(),
+                     weight = torch::zeros({5, 0}).requires_grad_(),
+                     bias = torch::arange(5, at::kFloat).requires_grad_();
+    const at::Tensor y = linear(x, weight, bias, weight_in(GetParam()), dtype);
+    EXPECT_TRUE(y.equal(torch::linear(x, weight, bias).to(dtype)));
+    y.sum().backward();
+    EXPECT_EQ(x.grad().sizes(), x.sizes());
+    EXPECT_EQ(weight.grad().sizes(), weight.sizes());
+    EXPECT_TRUE(bias.grad().equal(torch::full({5}, 6.F)));
+    EXPECT_EQ(linear(x[0][0], weight, bias, weight_in(GetParam()), dtype).sizes(),
+              (std::vector<std::int64_t>{5}));
+  }
+}
+
 // A step that is told counts; without one each backward pass draws anew.
 TEST_P(ByRecipe, RoundingsByChanceFollowTheSeedAndTheStep) {
   const Recipe& recipe = parse_recipe(GetParam());
