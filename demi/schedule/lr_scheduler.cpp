@@ -26,6 +26,8 @@ std::vector<double> rates_of(const torch::optim::Optimizer& optimizer) {
   return rates;
 }
 
+std::string base_key(size_t group) { return "base_lrs." + std::to_string(group); }
+
 }  // namespace
 
 Scheduler::Scheduler(torch::optim::Optimizer& optimizer, Schedule schedule, Schedule momentum,
@@ -61,11 +63,17 @@ void Scheduler::step(const StepResult& result) {
   if (!result.skipped()) step();
 }
 
+// A group added later starts from the rate it came with.
+std::vector<double> Scheduler::bases_of_all_groups() const {
+  std::vector<double> bases = base_lrs_;
+  const auto& groups = optimizer_.param_groups();
+  while (bases.size() < groups.size()) bases.push_back(groups[bases.size()].options().get_lr());
+  return bases;
+}
+
 void Scheduler::apply() {
   auto& groups = optimizer_.param_groups();
-  // A group added later starts from the rate it came with.
-  while (base_lrs_.size() < groups.size())
-    base_lrs_.push_back(groups[base_lrs_.size()].options().get_lr());
+  base_lrs_ = bases_of_all_groups();
   std::vector<double> rates = rates_of(optimizer_);
   if (schedule_)
     for (size_t i = 0; i < rates.size(); ++i) rates[i] = schedule_(step_, base_lrs_[i]);
@@ -81,8 +89,8 @@ void Scheduler::apply() {
 
 StateDict Scheduler::state_dict() const {
   StateDict state{{"last_epoch", static_cast<double>(step_)}};
-  for (size_t i = 0; i < base_lrs_.size(); ++i)
-    state["base_lrs." + std::to_string(i)] = base_lrs_[i];
+  const std::vector<double> bases = bases_of_all_groups();
+  for (size_t i = 0; i < bases.size(); ++i) state[base_key(i)] = bases[i];
   return state;
 }
 
@@ -93,11 +101,15 @@ struct ReadState {
   std::vector<double> base_lrs;
 };
 
+// May hold fewer base rates than there are groups: earlier versions did not save that of a group
+// which was added since the last step.
 ReadState read_scheduler(const StateDict& state, size_t groups) {
   constexpr auto kWhere = "optim.lr.load_state_dict";
+  const auto is_base = [](const auto& item) { return item.first.starts_with("base_lrs."); };
+  const auto saved = static_cast<size_t>(std::ranges::count_if(state, is_base));
   std::vector<double> base_lrs;
-  for (size_t i = 0; i < groups; ++i) {
-    const std::string key = "base_lrs." + std::to_string(i);
+  for (size_t i = 0; i < std::min(std::max<size_t>(saved, 1), groups); ++i) {
+    const std::string key = base_key(i);
     base_lrs.push_back(state_value(state, key, kWhere));
     if (!is_rate(base_lrs.back()))
       throw UsageError({.where = kWhere,
@@ -106,7 +118,7 @@ ReadState read_scheduler(const StateDict& state, size_t groups) {
                         .accepted = "0 or more, finite",
                         .advice = "load a state as state_dict() gave it"});
   }
-  const std::string one_more = "base_lrs." + std::to_string(groups);
+  const std::string one_more = base_key(groups);
   if (state.contains(one_more))
     throw UsageError({.where = kWhere,
                       .what = "the state is that of more parameter groups",
@@ -126,14 +138,15 @@ void Scheduler::check_state_dict(const StateDict& state, size_t groups, const Sc
 }
 
 void Scheduler::check_state_dict(const StateDict& state) const {
-  check_state_dict(state, base_lrs_.size(), schedule_, momentum_);
+  check_state_dict(state, optimizer_.param_groups().size(), schedule_, momentum_);
 }
 
 void Scheduler::load_state_dict(const StateDict& state) {
   check_state_dict(state);
-  ReadState read = read_scheduler(state, base_lrs_.size());
+  const ReadState read = read_scheduler(state, optimizer_.param_groups().size());
   step_ = read.step;
-  base_lrs_ = std::move(read.base_lrs);
+  base_lrs_ = bases_of_all_groups();
+  std::ranges::copy(read.base_lrs, base_lrs_.begin());
   apply();
 }
 

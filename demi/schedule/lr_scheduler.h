@@ -40,8 +40,9 @@ class DEMI_API Scheduler {
   /// The rates that the schedule starts from, one for each parameter group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
 
-  /// "last_epoch", "base_lrs.0", ...: PyTorch's names. Loading sets the rates of that moment again,
-  /// and throws UsageError for a state that does not fit.
+  /// "last_epoch", "base_lrs.0", ...: PyTorch's names; a parameter group that was added since the
+  /// last step() has its own rate. Loading sets the rates of that moment again, and throws
+  /// UsageError for a state that does not fit.
   StateDict state_dict() const;
   void load_state_dict(const StateDict& state);
   /// Throws UsageError if a scheduler with these schedules of an optimizer with so many parameter
@@ -53,6 +54,7 @@ class DEMI_API Scheduler {
 
  private:
   void apply();
+  std::vector<double> bases_of_all_groups() const;
 
   torch::optim::Optimizer& optimizer_;
   Schedule schedule_, momentum_;

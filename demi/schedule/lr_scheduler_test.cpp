@@ -192,6 +192,32 @@ TEST(Scheduler, EachGroupKeepsItsOwnBaseAlsoWhenAddedLater) {
   EXPECT_EQ(schedule.get_last_lr(), (std::vector<double>{0.05, 0.4}));
 }
 
+// As a program does that unfreezes a part between two steps. A state of an earlier version lacks
+// the group's base: the group has its own rate.
+TEST(Scheduler, ASavedStateHasTheBaseOfAGroupThatWasJustAdded) {
+  const auto add_group = [](torch::optim::Optimizer& to) {
+    to.add_param_group({{torch::zeros(1, torch::requires_grad())},
+                        std::make_unique<torch::optim::SGDOptions>(0.8)});
+  };
+  auto sgd = some_sgd();
+  Scheduler schedule(sgd, exponential(0.5));
+  schedule.step();
+  add_group(sgd);
+  const StateDict saved = schedule.state_dict();
+  EXPECT_EQ(saved, (StateDict{{"last_epoch", 1}, {"base_lrs.0", 0.1}, {"base_lrs.1", 0.8}}));
+  for (const StateDict& state : {saved, StateDict{{"last_epoch", 1}, {"base_lrs.0", 0.1}}})
+    for (const bool adds_first : {true, false}) {
+      auto other = some_sgd();
+      if (adds_first) add_group(other);
+      Scheduler loaded(other, exponential(0.5));
+      if (!adds_first) add_group(other);
+      Scheduler::check_state_dict(state, 2, exponential(0.5));
+      loaded.load_state_dict(state);
+      loaded.step();
+      EXPECT_EQ(loaded.get_last_lr(), (std::vector<double>{0.025, 0.2})) << adds_first;
+    }
+}
+
 TEST(Scheduler, WrongArgumentsAreNamed) {
   EXPECT_THROW(step(0), UsageError);
   EXPECT_THROW(multi_step({3, 2}), UsageError);

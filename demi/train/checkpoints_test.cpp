@@ -437,6 +437,49 @@ TEST(Checkpoints, KeepTheBestInFp32AcrossARestart) {
   EXPECT_EQ(checkpoint::load(folder.path()).text.at("demi.step"), "16");
 }
 
+// A body is trained from the end of the first epoch on, in a group of its own.
+struct Unfreezes : Callback {
+  Unfreezes(std::shared_ptr<torch::optim::Optimizer> of, std::vector<at::Tensor> what)
+      : optimizer(std::move(of)), body(std::move(what)) {
+    for (const at::Tensor& p : body) p.set_requires_grad(false);
+  }
+  static torch::optim::OptimizerParamGroup group(const std::vector<at::Tensor>& of) {
+    return {of, std::make_unique<optim::SGDOptions>(optim::SGDOptions(0.05).momentum(0.9))};
+  }
+  void on_epoch_end(const EpochRecord& epoch) override {
+    if (epoch.epoch != 1) return;
+    for (const at::Tensor& p : body) p.set_requires_grad(true);
+    optimizer->add_param_group(group(body));
+  }
+  std::shared_ptr<torch::optim::Optimizer> optimizer;
+  std::vector<at::Tensor> body;
+};
+
+// The checkpoint is saved before the schedule's next step.
+TEST(Checkpoints, HoldTheRateOfAGroupThatACallbackHasAdded) {
+  ScratchFolder folder;
+  const auto body_of = [](const Job& one) {
+    const auto all = one.network.module->parameters();
+    return std::vector<at::Tensor>(all.begin(), all.begin() + 2);
+  };
+  const auto make = [&](bool is_unfrozen) {
+    Job one = plain_job(folder.path(), {.every = {.epochs = 1}, .keep_last = 0});
+    const auto all = one.network.module->parameters();
+    one.options.optimizers = {std::make_shared<optim::SGD>(
+        std::vector<at::Tensor>(all.begin() + 2, all.end()), optim::SGDOptions(0.1).momentum(0.9))};
+    if (is_unfrozen) one.options.optimizers[0]->add_param_group(Unfreezes::group(body_of(one)));
+    one.options.schedule = optim::lr::exponential(0.75);
+    return one;
+  };
+  Job first = make(false);
+  const auto unfreezes = std::make_shared<Unfreezes>(first.options.optimizers[0], body_of(first));
+  const Outcome whole = train(std::move(first), nullptr, unfreezes);
+  EXPECT_EQ(whole.state.numbers.at("schedule").at("base_lrs.1"), 0.05);
+  const fs::path of_epoch = folder.path() / step_name(4);
+  EXPECT_EQ(checkpoint::load(of_epoch).numbers.at("schedule").at("base_lrs.1"), 0.05);
+  expect_same_run(from_disk(make(true), of_epoch), whole);
+}
+
 // Throws from a place of the loop, once.
 enum class Place { kLoader, kForward, kCallback, kValidation, kUpdate };
 
