@@ -43,17 +43,16 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job);
 /// capture() of a Trainer's run, which adds the gradients of a step that is not finished.
 Checkpoint capture_within_step(const loop::Job& job);
 
-/// Checks the saved states of schedules, and loads them: to be called before
+/// Checks the saved states of the job's schedules, and loads them: to be called before
 /// PreparedState::objects, which loads the learning rates of the optimizers' groups.
 /// `keeps_rates`: their base rates stay, as PreparedState::keeps_options says.
-void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
-                    bool keeps_rates);
+void load_schedules(const Numbers& numbers, const loop::Job& job, bool keeps_rates);
 
 /// Takes the tensors whose names begin with `prefix` out of `all`, under the rest of their names.
 NamedTensors take_part(NamedTensors& all, std::string_view prefix);
 
-/// "schedule", "schedule.1", ...: the part of `numbers` that holds a schedule, and the same of an
-/// optimizer.
+/// "optimizer", "optimizer.1", ...: the part of `numbers` that holds an optimizer. Its schedule is
+/// in the part of the same number.
 std::string part_name(const char* kind, std::size_t index);
 
 /// Moves what `values` holds under further names of the module's tensors to their first names, as

@@ -12,6 +12,7 @@
 #include "demi/checkpoint/prepared_state.h"
 #include "demi/checkpoint/run_id.h"
 #include "demi/core/error.h"
+#include "demi/loop/job_schedules.h"
 #include "demi/loop/open_steps.h"
 
 namespace demi::checkpoint {
@@ -21,6 +22,7 @@ constexpr std::string_view kAveragePrefix = "average/";
 constexpr std::string_view kMorePrefix = "more/";
 
 using Actions = std::vector<std::function<void()>>;
+using Schedules = std::vector<loop::JobSchedule>;
 
 void require_weights(const loop::Job& job, const char* where) {
   if (job.average && job.average->is_swapped())
@@ -110,22 +112,21 @@ void prepare_average(Checkpoint& checkpoint, EMA* average, const torch::nn::Modu
 
 /// Calls visit(schedule, its saved state) for those that were saved.
 template <class Visit>
-void each_schedule(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
-                   bool keeps_rates, const Visit& visit) {
-  for (std::size_t i = 0; i < schedules.size(); ++i) {
-    const auto saved = numbers.find(part_name("schedule", i));
+void each_schedule(const Numbers& numbers, const Schedules& schedules, bool keeps_rates,
+                   const Visit& visit) {
+  for (const auto& [optimizer, schedule] : schedules) {
+    const auto saved = numbers.find(part_name("schedule", optimizer));
     if (saved == numbers.end()) continue;
     StateDict state = saved->second;
     if (keeps_rates) {
       std::erase_if(state, [](const auto& item) { return item.first.starts_with("base_lrs."); });
-      state.merge(schedules[i]->state_dict());
+      state.merge(schedule->state_dict());
     }
-    visit(*schedules[i], state);
+    visit(*schedule, state);
   }
 }
 
-void check_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
-                     bool keeps_rates) {
+void check_schedules(const Numbers& numbers, const Schedules& schedules, bool keeps_rates) {
   each_schedule(numbers, schedules, keeps_rates,
                 [](const auto& schedule, const auto& state) { schedule.check_state_dict(state); });
 }
@@ -138,16 +139,18 @@ int64_t steps_taken(const Checkpoint& checkpoint) {
 
 // Warns of schedules that begin at step 0: the checkpoint may be another program's, or that of a
 // run without schedules.
-void warn_of_schedules_that_begin(const Checkpoint& checkpoint, const loop::Job& job,
+void warn_of_schedules_that_begin(const Checkpoint& checkpoint, const Schedules& schedules,
                                   int64_t taken) {
-  for (std::size_t i = 0; i < job.schedules.size(); ++i)
-    if (taken > 0 && !checkpoint.numbers.contains(part_name("schedule", i)) &&
-        job.schedules[i]->state_dict().at("last_epoch") == 0) {
-      TORCH_WARN("[", kRestore, "] the checkpoint holds no schedule: ", part_name("schedule", i),
-                 " begins at its step 0, beside an optimizer that has taken ", taken,
+  for (const auto& [optimizer, schedule] : schedules) {
+    const std::string part = part_name("schedule", optimizer);
+    if (taken > 0 && !checkpoint.numbers.contains(part) &&
+        schedule->state_dict().at("last_epoch") == 0) {
+      TORCH_WARN("[", kRestore, "] the checkpoint holds no schedule: ", part,
+                 " begins at its step 0, in a run that has taken ", taken,
                  "; save it with the schedule (Job::schedules; in ",
                  "Python demi_checkpoint.save(..., scheduler=scheduler)), or step() it so often");
     }
+  }
 }
 
 std::function<void()> one_after_another(Actions actions) {
@@ -179,8 +182,8 @@ std::string part_name(const char* kind, std::size_t index) {
   return index == 0 ? kind : std::string(kind) + "." + std::to_string(index);
 }
 
-void load_schedules(const Numbers& numbers, const std::vector<optim::lr::Scheduler*>& schedules,
-                    bool keeps_rates) {
+void load_schedules(const Numbers& numbers, const loop::Job& job, bool keeps_rates) {
+  const Schedules schedules = loop::schedules_of(job, kRestore);
   check_schedules(numbers, schedules, keeps_rates);
   each_schedule(numbers, schedules, keeps_rates,
                 [](auto& schedule, const auto& state) { schedule.load_state_dict(state); });
@@ -203,8 +206,8 @@ Checkpoint capture_within_step(const loop::Job& job) {
     checkpoint.state[std::string(kMorePrefix) + name] = one;
   if (job.scaler && job.scaler->is_enabled())
     checkpoint.numbers["scaler"] = job.scaler->state_dict();
-  for (std::size_t i = 0; i < job.schedules.size(); ++i)
-    checkpoint.numbers[part_name("schedule", i)] = job.schedules[i]->state_dict();
+  for (const auto& [optimizer, schedule] : loop::schedules_of(job, kCapture))
+    checkpoint.numbers[part_name("schedule", optimizer)] = schedule->state_dict();
   if (job.average)
     for (const auto& [name, average] : job.average->averages())
       checkpoint.state[std::string(kAveragePrefix) + name] = average;
@@ -219,14 +222,15 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
   use_first_names(checkpoint.model, *model);
   check_fits(checkpoint.model, module, "the model");
   Actions actions, optimizers;
+  const Schedules schedules = loop::schedules_of(job, kRestore);
   const int64_t taken = steps_taken(checkpoint);
   const bool keeps_options = !prepare_optimizers(checkpoint, job, *model, optimizers);
   check_range(checkpoint.model, module);
-  check_schedules(checkpoint.numbers, job.schedules, keeps_options);
-  warn_of_schedules_that_begin(checkpoint, job, taken);
+  check_schedules(checkpoint.numbers, schedules, keeps_options);
+  warn_of_schedules_that_begin(checkpoint, schedules, taken);
   actions.push_back([run = checkpoint.run] { take_over_run(run); });
-  actions.push_back([numbers = checkpoint.numbers, schedules = job.schedules, keeps_options] {
-    load_schedules(numbers, schedules, keeps_options);
+  actions.push_back([numbers = checkpoint.numbers, job, keeps_options] {
+    load_schedules(numbers, job, keeps_options);
   });
   for (auto& action : optimizers) actions.push_back(std::move(action));
   prepare_more(checkpoint, job, actions);

@@ -34,10 +34,11 @@ DEMI_API NamedTensors named_tensors(const torch::nn::Module& module);
 /// | `text`             | `demi.optimizer`: the optimizer's rule or class                        |
 /// | `parameters`       | `optimizer`: names of its parameters, by group                         |
 ///
-/// The second optimizer's names begin with `optimizer.1`, the second schedule's with `schedule.1`.
-/// With several models a parameter's name begins with its model's. Throws UsageError if the model
-/// is missing, if an optimizer has a parameter that is none of the models' and not in Job::more,
-/// while averages are in the weights' place (EMA::swap), and between the batches of a loop::Step.
+/// The second optimizer's names begin with `optimizer.1`, its schedule's with `schedule.1`. With
+/// several models a parameter's name begins with its model's. Throws UsageError if the model
+/// is missing, if an optimizer has a parameter that is none of the models' and not in Job::more, or
+/// two schedules, while averages are in the weights' place (EMA::swap), and between the batches of
+/// a loop::Step.
 DEMI_API Checkpoint capture(const loop::Job& job);
 
 /// Puts a checkpoint into these objects: all of it, or nothing if any part does not fit. From then

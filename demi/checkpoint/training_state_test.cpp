@@ -294,6 +294,38 @@ TEST(TrainingState, KeepsARateThatIsNotTheSchedules) {
   EXPECT_EQ(other.optimizers.front()->param_groups()[0].options().get_lr(), 0.125);
 }
 
+struct TwoWithASchedule {
+  torch::nn::Linear a{2, 1}, b{2, 1};
+  optim::SGD of_a{a->parameters(), optim::SGDOptions(0.1)},
+      of_b{b->parameters(), optim::SGDOptions(0.2)};
+  optim::lr::Scheduler schedule{of_b, optim::lr::exponential(0.5)};
+
+  loop::Job job(std::vector<optim::lr::Scheduler*> schedules) {
+    return {.models = {{"a", a.ptr().get()}, {"b", b.ptr().get()}},
+            .optimizers = {&of_a, &of_b},
+            .schedules = std::move(schedules)};
+  }
+};
+
+// A schedule has the number of its optimizer, as in Python, wherever it stands in the job.
+TEST(TrainingState, AScheduleIsSavedByItsOptimizer) {
+  TwoWithASchedule one;
+  one.schedule.step();
+  for (const auto& schedules :
+       std::vector<std::vector<optim::lr::Scheduler*>>{{&one.schedule}, {nullptr, &one.schedule}}) {
+    const Checkpoint saved = own_copy(capture(one.job(schedules)));
+    EXPECT_FALSE(saved.numbers.contains("schedule"));
+    EXPECT_EQ(saved.numbers.at("schedule.1"), (StateDict{{"last_epoch", 1}, {"base_lrs.0", 0.2}}));
+    TwoWithASchedule other;
+    restore(saved, other.job({nullptr, &other.schedule}));
+    EXPECT_EQ(other.schedule.state_dict(), one.schedule.state_dict());
+    EXPECT_EQ(other.of_a.param_groups()[0].options().get_lr(), 0.1);
+    EXPECT_EQ(other.of_b.param_groups()[0].options().get_lr(), 0.1);  // 0.2 x 0.5
+  }
+  optim::lr::Scheduler second(one.of_b, optim::lr::exponential(0.5));
+  EXPECT_THROW(capture(one.job({&one.schedule, &second})), UsageError);
+}
+
 TEST(TrainingState, IsSeenByTheWeightCache) {
   torch::nn::Linear model(3, 2);
   optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));  // owns the weights' copies

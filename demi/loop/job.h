@@ -35,7 +35,9 @@ struct Job {
   /// demi's or any of LibTorch's.
   std::vector<torch::optim::Optimizer*> optimizers = {};
   GradScaler* scaler = nullptr;  // null: losses are not scaled
-  /// Stepped in Step::finish(), after the optimizers.
+  /// At most one for each optimizer, in any order; a null stands for an optimizer without one. Each
+  /// is stepped in each Step::finish(), after the optimizers, also if its optimizer had no turn or
+  /// skipped the step.
   std::vector<optim::lr::Scheduler*> schedules = {};
   EMA* average = nullptr;  // updated in Step::finish(); null: none
   /// The DistributedDataParallel of each model, if there are several ranks, in the models' order;

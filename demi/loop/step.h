@@ -116,8 +116,8 @@ class DEMI_API Step {
   using Losses = std::function<std::vector<at::Tensor>()>;
 
   /// Throws UsageError for an option out of its range, for a model, optimizer or scaler that is
-  /// missing or held by another Step, and for an optimizer with a parameter that is none of the
-  /// models' and not in Job::more.
+  /// missing or held by another Step, for an optimizer with a parameter that is none of the models'
+  /// and not in Job::more, and for two schedules of one optimizer.
   explicit Step(Job job, Options options = {});
   /// A Step with graphs of another source than the machine's, for tests. `graphs` outlives it.
   Step(Job job, Options options, const graph::GraphSource& graphs);

@@ -7,6 +7,7 @@
 #include <unordered_set>
 
 #include "demi/core/error.h"
+#include "demi/loop/job_schedules.h"
 
 namespace demi::loop {
 namespace {
@@ -60,6 +61,7 @@ void check(const Job& job) {
                   .accepted = "parameters of Job::models, or tensors of Job::more",
                   .advice = "name the model that it belongs to in Job::models"});
   }
+  schedules_of(job, kStep);
 }
 
 void check_losses(const std::vector<at::Tensor>& losses) {

@@ -10,7 +10,7 @@ namespace demi::loop {
 constexpr auto kStep = "loop.Step";
 
 void check(const Options& options);
-/// Checks optimizers and DistributedDataParallels; Job::module() checks the models.
+/// Checks optimizers, schedules and DistributedDataParallels; Job::module() checks the models.
 void check(const Job& job);
 /// LibTorch's messages about losses name neither loss nor caller.
 void check_losses(const std::vector<at::Tensor>& losses);

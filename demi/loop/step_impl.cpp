@@ -346,7 +346,8 @@ std::vector<StepResult> Step::Impl::finish() {
   const bool is_told = !observers.empty() && (!graphs || is_watched);
   forget();
   timer.enter(Phase::other);
-  for (optim::lr::Scheduler* schedule : job.schedules) schedule->step();
+  for (optim::lr::Scheduler* schedule : job.schedules)
+    if (schedule) schedule->step();
   if (is_told) tell_update(results);
   if (is_recorded) recorder->count_seconds();
   if (options.read_every > 0 && recorder->unread() >= options.read_every) read();

@@ -38,6 +38,7 @@
 namespace demi::loop {
 namespace {
 
+using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using Losses = std::vector<at::Tensor>;
@@ -624,6 +625,35 @@ TEST(Step, StepsSchedules) {
     rates.push_back(schedule.get_last_lr().front());
   }
   EXPECT_THAT(rates, ElementsAre(0.1, 0.1 / 2, 0.1 / 2, 0.1 / 3));
+}
+
+// A null is an optimizer without a schedule.
+TEST(Step, TakesOneScheduleForEachOptimizerOrNone) {
+  auto a = make_model(1), b = make_model(2, 3, 3);
+  optim::SGD of_a(a->parameters(), optim::SGDOptions(0.1)),
+      of_b(b->parameters(), optim::SGDOptions(0.1)), elsewhere(make_model()->parameters(), 0.1);
+  optim::lr::Scheduler schedule(of_b, optim::lr::exponential(0.5)),
+      again(of_b, optim::lr::exponential(0.5)), foreign(elsewhere, optim::lr::exponential(0.5));
+  const auto job = [&](std::vector<optim::lr::Scheduler*> schedules) {
+    return Job{.models = {{"a", a.ptr().get()}, {"b", b.ptr().get()}},
+               .optimizers = {&of_a, &of_b},
+               .schedules = std::move(schedules)};
+  };
+  {
+    Step step(job({nullptr, &schedule}));
+    step.batch([&] { return b->forward(a->forward(x_of(0))); },
+               [](const at::Tensor& out) { return cross_entropy(out, y_of(0)); });
+    step.finish();
+    EXPECT_EQ(of_a.param_groups()[0].options().get_lr(), 0.1);
+    EXPECT_EQ(of_b.param_groups()[0].options().get_lr(), 0.05);
+  }
+  EXPECT_THAT(message_of([&] {
+                Step step(job({&schedule, &again}));
+              }),
+              AllOf(HasSubstr("an optimizer has two schedules"), HasSubstr("optimizer 1"),
+                    HasSubstr("lr::sequential")));
+  EXPECT_THAT(message_of([&] { Step step(job({&foreign})); }),
+              HasSubstr("a schedule is of an optimizer that is none of the job's"));
 }
 
 // Two models in one checkpoint; gradients are no part of one.

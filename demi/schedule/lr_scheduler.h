@@ -13,7 +13,10 @@
 namespace demi::optim::lr {
 
 /// Applies a schedule to the learning rates of an optimizer, which must outlive it; works with
-/// every torch::optim::Optimizer.
+/// every torch::optim::Optimizer. One scheduler has the rates: step() computes them from the base
+/// rates and the count of steps, whatever they are at that time, so a second scheduler, a Plateau
+/// or a rate that is set by hand lasts until then. One rule for several is sequential(), or a
+/// product of rules in a Schedule of your own.
 ///
 ///     lr::Scheduler schedule(optimizer, lr::cosine(1000));
 ///     for (...) { scaler.step(optimizer); scaler.update(); schedule.step(); }
@@ -39,6 +42,8 @@ class DEMI_API Scheduler {
   const std::vector<double>& get_last_lr() const { return last_lr_; }
   /// The rates that the schedule starts from, one for each parameter group.
   const std::vector<double>& base_lrs() const { return base_lrs_; }
+  /// The optimizer whose rates it sets.
+  const torch::optim::Optimizer& optimizer() const { return optimizer_; }
 
   /// "last_epoch", "base_lrs.0", ...: PyTorch's names; a parameter group that was added since the
   /// last step() has its own rate. Loading sets the rates of that moment again, and throws
@@ -91,8 +96,9 @@ struct PlateauOptions {
   double eps = 1e-8;
 };
 
-/// Lowers the learning rates when a metric has stopped getting better. Throws UsageError for
-/// options out of range.
+/// Lowers the learning rates when a metric has stopped getting better. Not beside a Scheduler with
+/// a schedule of the rate, whose next step() sets the rates anew. Throws UsageError for options out
+/// of range.
 class DEMI_API Plateau {
  public:
   explicit Plateau(torch::optim::Optimizer& optimizer, PlateauOptions options = {});

@@ -346,7 +346,7 @@ void Trainer::take_from(checkpoint::Checkpoint& from) {
   job.schedules.clear();  // they are made below, once everything is known to fit
   const checkpoint::PreparedState prepared = checkpoint::prepare(from, job);
   setup.make_schedules();
-  checkpoint::load_schedules(from.numbers, setup.job().schedules, prepared.keeps_options);
+  checkpoint::load_schedules(from.numbers, setup.job(), prepared.keeps_options);
   prepared.objects();
   setup.average_is_begun = true;
   resume_point->random = prepared.random;
