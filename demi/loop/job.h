@@ -39,7 +39,9 @@ struct Job {
   /// is stepped in each Step::finish(), after the optimizers, also if its optimizer had no turn or
   /// skipped the step.
   std::vector<optim::lr::Scheduler*> schedules = {};
-  EMA* average = nullptr;  // updated in Step::finish(); null: none
+  /// Updated in Step::finish(): averages of parameters whose optimizers had no turn stay. Null:
+  /// none.
+  EMA* average = nullptr;
   /// The DistributedDataParallel of each model, if there are several ranks, in the models' order;
   /// null for a model that each rank trains on its own. Empty: this process alone.
   std::vector<distributed::DistributedDataParallel*> parallel = {};

@@ -302,6 +302,15 @@ void Step::Impl::put_statistics_back() {
   }
 }
 
+// The results for averages: an optimizer that was not taken has one that changed nothing.
+std::vector<StepResult> Step::Impl::results_of_all() const {
+  std::vector<StepResult> all;
+  for (std::size_t i = 0; i < job.optimizers.size(); ++i)
+    all.push_back(turns.result_of(i).value_or(
+        StepResult(job.optimizers[i], StepResult::Numbers{.found_inf = 1}, {})));
+  return all;
+}
+
 // The device's part of finish(). `is_taken`: all have stepped, whatever throws from there on.
 void Step::Impl::take(const std::vector<std::size_t>& waiting, bool& is_taken) {
   is_taken = false;
@@ -310,7 +319,7 @@ void Step::Impl::take(const std::vector<std::size_t>& waiting, bool& is_taken) {
     turns.take(i, step_of(*job.optimizers[i], /*unscaled=*/has_norm_limit));
   is_taken = true;
   put_statistics_back();
-  if (job.average) job.average->update(turns.results());
+  if (job.average) job.average->update(results_of_all());
   run.scaler->update();
 }
 

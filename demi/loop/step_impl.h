@@ -97,6 +97,7 @@ struct Step::Impl final : tensor::ReplacementObserver {
   void decide_by_norm(const std::vector<std::size_t>& waiting);
   StepResult step_of(torch::optim::Optimizer& one, bool unscaled = false);
   void put_statistics_back();
+  std::vector<StepResult> results_of_all() const;
   void take(const std::vector<std::size_t>& waiting, bool& is_taken);
   std::vector<StepResult> finish();
   void forget();

@@ -6,6 +6,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/nn/functional/loss.h>
+#include <torch/nn/init.h>
 #include <torch/nn/modules/activation.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/sequential.h>
@@ -654,6 +655,35 @@ TEST(Step, TakesOneScheduleForEachOptimizerOrNone) {
                     HasSubstr("lr::sequential")));
   EXPECT_THAT(message_of([&] { Step step(job({&foreign})); }),
               HasSubstr("a schedule is of an optimizer that is none of the job's"));
+}
+
+// Gradients of -2 at a rate of 1 move a weight by 2, and a decay of 0.5 the average half-way. A
+// step of the critic alone is none for the generator's average.
+TEST(Step, AnAverageStaysWhileItsOptimizerHasNoTurn) {
+  const auto one_weight = torch::nn::LinearOptions(1, 1).bias(false);
+  torch::nn::Linear g(one_weight), c(one_weight);
+  torch::nn::init::zeros_(g->weight);
+  optim::SGD of_g(g->parameters(), optim::SGDOptions(1)),
+      of_c(c->parameters(), optim::SGDOptions(1));
+  EMA average(*g, 0.5);
+  Step step({.models = {{"g", g.ptr().get()}, {"c", c.ptr().get()}},
+             .optimizers = {&of_g, &of_c},
+             .average = &average});
+  const auto loss = [](const at::Tensor& out) { return -2 * out.sum(); };
+  const auto turn = [&](torch::nn::Linear& model, optim::SGD& of) {
+    step.batch([&] { return model->forward(torch::ones({1, 1})); }, loss, {.of = {&of}});
+  };
+  const auto now = [&] { return average.averages().at("weight").item<float>(); };
+  turn(g, of_g);
+  step.finish();
+  EXPECT_EQ(now(), 1) << "half of the way from 0 to 2";
+  turn(c, of_c);
+  step.finish();
+  EXPECT_EQ(now(), 1);
+  turn(g, of_g);
+  turn(c, of_c);
+  step.finish();
+  EXPECT_EQ(now(), 2.5) << "half of the way from 1 to 4";
 }
 
 // Two models in one checkpoint; gradients are no part of one.

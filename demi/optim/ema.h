@@ -37,14 +37,15 @@ class DEMI_API EMA : private tensor::ReplacementObserver {
 
   /// Moves the averages towards the weights, after a step.
   void update();
-  /// Moves the averages, unless the step was skipped. A device decides that itself, and nothing
+  /// Moves all averages, unless the step was skipped. A device decides that itself, and nothing
   /// waits. For a 16-bit parameter of demi's optimizers the average is that of the numbers that are
   /// trained, not of their rounding. Throws UsageError if another process keeps those
   /// (ShardedOptimizerState).
   void update(const StepResult& result);
   /// The steps of several optimizers: an average follows those that hold its parameter, and stays
   /// if they were all skipped. Buffers, and parameters that no optimizer holds, stay if all steps
-  /// were skipped. The optimizers must be alive.
+  /// were skipped. An optimizer that is not among them counts as none: for one that did not step
+  /// give a result that was skipped, as loop::Step does. The optimizers must be alive.
   void update(const std::vector<StepResult>& results);
 
   /// Puts the averages in the place of the weights, to evaluate with them. A second call brings the
