@@ -49,7 +49,11 @@ TEST(StepView, BeginsAStepWithItsFirstBatchAlsoBehindADroppedOne) {
   step.drop();
   step.pass();  // other ranks alone have the first batch
   batch();
-  EXPECT_THAT(seen->begins, ElementsAre(true, false, false, true, false, true, false, true, true));
+  step.drop();
+  step.reopen({}, 1);  // it has a batch already
+  batch();
+  EXPECT_THAT(seen->begins,
+              ElementsAre(true, false, false, true, false, true, false, true, true, false));
 }
 
 }  // namespace

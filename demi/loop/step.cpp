@@ -151,6 +151,7 @@ std::map<std::string, at::Tensor> Step::statistics() const {
 
 void Step::reopen(const std::map<std::string, at::Tensor>& statistics, int64_t batches) {
   impl_->batches_begun = batches;
+  impl_->turns.reopen(batches);
   for (std::size_t m = 0; m < impl_->guards.size(); ++m) {
     const std::string prefix = impl_->prefix_of(m);
     std::map<std::string, at::Tensor> of_model;

@@ -186,8 +186,8 @@ class DEMI_API Step {
   /// The running statistics before the first batch of the step that has begun, by the module's
   /// name of the buffer. Empty without Options::guard_statistics and between two steps.
   std::map<std::string, at::Tensor> statistics() const;
-  /// Reopens a step that was saved between two of its batches, of which it had `batches`. The
-  /// caller has restored its gradients.
+  /// Reopens a step that was saved between two of its batches, of which it had `batches`, for all
+  /// optimizers: they count for is_due(). The caller has restored its gradients.
   void reopen(const std::map<std::string, at::Tensor>& statistics, int64_t batches = 0);
 
   /// Observers hear of every finished step. Waits for the device.

@@ -686,6 +686,30 @@ TEST(Step, AnAverageStaysWhileItsOptimizerHasNoTurn) {
   EXPECT_EQ(now(), 2.5) << "half of the way from 1 to 4";
 }
 
+// Two of its four batches were in the step when it was saved.
+TEST(Step, AReopenedStepIsDueAfterTheBatchesThatItLacks) {
+  const auto train = [](bool reopens) {
+    Loop loop;
+    std::optional<Step> step(std::in_place, loop.job(), Options{.accumulate = 4});
+    for (int64_t n = 0; n < 4; ++n) {
+      if (reopens && n == 2) {
+        std::vector<at::Tensor> gradients;
+        for (const at::Tensor& p : loop.model->parameters()) gradients.push_back(p.grad().clone());
+        step.emplace(loop.job(), Options{.accumulate = 4});
+        const auto parameters = loop.model->parameters();
+        for (std::size_t i = 0; i < parameters.size(); ++i)
+          parameters[i].mutable_grad() = gradients[i];
+        step->reopen({}, 2);
+      }
+      loop.batch(*step, n);
+      EXPECT_EQ(step->is_due(), n == 3) << n;
+    }
+    step->finish();
+    return values_of(*loop.model);
+  };
+  expect_same_bits(train(true), train(false));
+}
+
 // Two models in one checkpoint; gradients are no part of one.
 TEST(Step, IsSavedBetweenSteps) {
   const auto folder =

@@ -118,4 +118,12 @@ void Turns::forget() {
   is_due_ = false;
 }
 
+void Turns::reopen(std::int64_t batches) {
+  forget();
+  batches_of_all_ = batches;
+  had_batch_.assign(had_batch_.size(), batches > 0);
+  had_own_.assign(had_own_.size(), batches > 0);
+  is_due_ = batches >= accumulate_;
+}
+
 }  // namespace demi::loop

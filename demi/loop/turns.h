@@ -58,6 +58,8 @@ class Turns {
 
   /// The step is over.
   void forget();
+  /// A step has begun, and all optimizers had so many batches of it, without MicroBatch::of.
+  void reopen(std::int64_t batches);
 
  private:
   std::vector<torch::optim::Optimizer*> optimizers_;

@@ -160,7 +160,8 @@ OriginSearch::~OriginSearch() = default;
 
 void OriginSearch::before_forward(const StepView& view) {
   Impl& impl = *impl_;
-  if (view.begins_step) impl.look_before(view, std::exchange(impl.found_in_step, false));
+  if (view.begins_step || !impl.began)
+    impl.look_before(view, std::exchange(impl.found_in_step, false));
   impl.before = Surroundings::of(view.module);
   impl.forward.begin();
 }
