@@ -98,12 +98,16 @@ void prepare_scaler(const Checkpoint& checkpoint, GradScaler* scaler, Actions& a
   actions.push_back([scaler, state = trial.state_dict()] { scaler->load_state_dict(state); });
 }
 
-// An average that was not saved starts as the loaded weights do.
+// `actions` load the model's weights: an average that was not saved starts as they are then, of
+// whatever part of the models it is.
 void prepare_average(Checkpoint& checkpoint, EMA* average, const torch::nn::Module& model,
                      Actions& actions) {
   if (!average) return;
   NamedTensors averages = take_part(checkpoint.state, kAveragePrefix);
-  if (averages.empty()) averages = checkpoint.model;
+  if (averages.empty()) {
+    actions.push_back([average] { average->restart(); });
+    return;
+  }
   add_further_names(averages, model);  // an EMA has its averages under all of them
   average->check(averages);
   actions.push_back(
@@ -235,10 +239,10 @@ PreparedState prepare(Checkpoint& checkpoint, const loop::Job& job) {
   for (auto& action : optimizers) actions.push_back(std::move(action));
   prepare_more(checkpoint, job, actions);
   prepare_scaler(checkpoint, job.scaler, actions);
-  prepare_average(checkpoint, job.average, *model, actions);
   actions.push_back([module, values = std::exchange(checkpoint.model, {})]() mutable {
     assign(module, std::move(values));
   });
+  prepare_average(checkpoint, job.average, *model, actions);
   for (torch::optim::Optimizer* optimizer : job.optimizers)
     actions.push_back([optimizer] { optimizer->zero_grad(); });
   PreparedState prepared{.objects = one_after_another(std::move(actions)),

@@ -326,6 +326,28 @@ TEST(TrainingState, AScheduleIsSavedByItsOptimizer) {
   EXPECT_THROW(capture(one.job({&one.schedule, &second})), UsageError);
 }
 
+// Of one model among several, and of a part of one.
+TEST(TrainingState, AnAverageThatWasNotSavedBeginsAsTheLoadedWeights) {
+  for (const bool of_part : {false, true}) {
+    torch::nn::Sequential g(torch::nn::Linear(2, 3), torch::nn::BatchNorm1d(3)),
+        c(torch::nn::Linear(3, 1));
+    loop::Job job{.models = {{"g", g.ptr().get()}, {"c", c.ptr().get()}}};
+    const Checkpoint saved = own_copy(capture(job));
+    const at::NoGradGuard no_grad;
+    for (const auto& p : g->parameters()) p.fill_(7);
+    torch::nn::Module& averaged = of_part ? *g[0] : *g;
+    EMA average(averaged, 0.5);
+    job.average = &average;
+    restore(saved, job);
+    const auto weights = named_tensors(averaged);
+    ASSERT_EQ(average.averages().size(), weights.size());
+    for (const auto& [name, weight] : weights) {
+      EXPECT_TRUE(average.averages().at(name).equal(weight)) << name;
+      EXPECT_TRUE(weight.equal(saved.model.at((of_part ? "g.0." : "g.") + name))) << name;
+    }
+  }
+}
+
 TEST(TrainingState, IsSeenByTheWeightCache) {
   torch::nn::Linear model(3, 2);
   optim::SGD sgd(model->parameters(), optim::SGDOptions(0.1));  // owns the weights' copies

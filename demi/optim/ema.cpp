@@ -269,4 +269,10 @@ void EMA::load(std::map<std::string, at::Tensor> averages) {
   }
 }
 
+void EMA::restart() {
+  require_not_swapped("restart()");
+  const at::NoGradGuard no_grad;
+  for (const Entry& entry : entries_) averages_.at(entry.names.front()).copy_(entry.tensor);
+}
+
 }  // namespace demi

@@ -82,6 +82,9 @@ class DEMI_API EMA : private tensor::ReplacementObserver {
   /// A tensor with several names is read under any of them. Throws UsageError if names or shapes
   /// differ, and then changes nothing. Lets go of each tensor once it is copied.
   void load(std::map<std::string, at::Tensor> averages);
+  /// The averages begin anew, as the weights are now. Throws UsageError while they are in the place
+  /// of the weights.
+  void restart();
   /// Throws what load() would throw, and changes nothing.
   void check(const std::map<std::string, at::Tensor>& averages) const;
 

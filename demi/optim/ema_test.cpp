@@ -281,6 +281,23 @@ TEST(EMA, OfSeveralOptimizersEachAverageFollowsItsOwn) {
   }
 }
 
+TEST(EMA, BeginsAnewAsTheWeightsAreThen) {
+  torch::nn::BatchNorm1d model(2);
+  const at::NoGradGuard no_grad;
+  EMA ema(*model, 0.9);
+  model->weight.fill_(3);
+  model->running_mean.fill_(4);
+  ema.swap();
+  EXPECT_THROW(ema.restart(), UsageError);
+  ema.swap();
+  ema.restart();
+  EXPECT_TRUE(at::equal(ema.averages().at("weight"), torch::full({2}, 3.F)));
+  EXPECT_TRUE(at::equal(ema.averages().at("running_mean"), torch::full({2}, 4.F)));
+  model->weight.fill_(13);
+  ema.update();
+  EXPECT_TRUE(at::allclose(ema.averages().at("weight"), torch::full({2}, 4.F)));  // 3 + 0.1 x 10
+}
+
 TEST(EMA, AModelWithoutTensorsTakesNoAverages) {
   torch::nn::Tanh model;
   EMA ema(*model);
