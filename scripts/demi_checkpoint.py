@@ -386,6 +386,8 @@ def _demi_optimizer(part, saved, step, kind):
         for name, value in entries.items():
             if name != "step" and value is not None:  # demi's moments are FP32, or FP64 beside such parameters
                 tensors[f"{part}/{parameter}.{name}"] = value if value.dtype == torch.float64 else value.to(torch.float32)
+    if not saved["state"]:  # SGD without momentum has none
+        taken = step or 0
     tensors[f"{part}/taken"] = torch.tensor(taken)
     sizes = {}
     for index, group in enumerate(saved["param_groups"]):

@@ -38,6 +38,8 @@ struct Checkpoint {
   /// their state under 0, 1, ..., counted through all groups. Empty: the checkpoint was written
   /// before there were names; its state is matched by number.
   std::map<std::string, ParameterGroups> parameters = {};
+  /// The step that it was saved as, which loading sets; save() is given it.
+  int64_t step = 0;
 };
 
 /// Keeps the best checkpoints of a run, by one of SaveOptions::scores. If two have the same score,

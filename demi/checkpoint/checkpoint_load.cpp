@@ -139,7 +139,8 @@ Checkpoint read_checkpoint(const fs::path& folder, Memory memory) {
           .text = std::move(manifest.text),
           .model_text = texts_of(model_file.header(), model),
           .run = std::move(manifest.run),
-          .parameters = std::move(manifest.parameters)};
+          .parameters = std::move(manifest.parameters),
+          .step = manifest.step};
 }
 
 /// A safetensors file alone; with its manifest, if that is in the same folder.

@@ -2,6 +2,7 @@
 
 #include <torch/types.h>
 
+#include <algorithm>
 #include <functional>
 #include <string>
 #include <string_view>
@@ -135,10 +136,12 @@ void check_schedules(const Numbers& numbers, const Schedules& schedules, bool ke
                 [](const auto& schedule, const auto& state) { schedule.check_state_dict(state); });
 }
 
-// The steps of the first optimizer, if it is one of demi's.
+// The run's steps: those that the first optimizer has counted, if it is one of demi's, or those by
+// whose number the checkpoint was saved.
 int64_t steps_taken(const Checkpoint& checkpoint) {
   const auto taken = checkpoint.state.find("optimizer/taken");
-  return taken == checkpoint.state.end() ? 0 : taken->second.item<int64_t>();
+  const bool is_counted = taken != checkpoint.state.end();
+  return std::max(checkpoint.step, is_counted ? taken->second.item<int64_t>() : 0);
 }
 
 // Warns of schedules that begin at step 0: the checkpoint may be another program's, or that of a

@@ -52,8 +52,9 @@ DEMI_API Checkpoint capture(const loop::Job& job);
 ///     have to have the sizes that were saved.
 ///   - FP32 weights may be loaded into 16-bit modules, and the other way round: FP32 weights become
 ///     the masters, and masters the FP32 weights.
-///   - A scaler or an average that the checkpoint does not hold starts again; a schedule stays as
-///     it is. State in the checkpoint for objects that are not there is ignored.
+///   - A scaler or an average that the checkpoint does not hold starts again, an average as the
+///     loaded weights are; a schedule stays as it is, with a warning (TORCH_WARN) if it is at its
+///     step 0 and the run is not. State in the checkpoint for objects that are not there is ignored.
 ///   - The state of a random generator whose device this machine does not have is left alone, with
 ///     one warning (TORCH_WARN) that names the devices.
 ///

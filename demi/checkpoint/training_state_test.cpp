@@ -21,6 +21,7 @@
 #include "demi/optim/lion.h"
 #include "demi/optim/sgd.h"
 #include "demi/step/emulated_device_testing.h"
+#include "demi/weights/recorded_warnings_testing.h"
 #include "demi/weights/weights.h"
 
 namespace demi::checkpoint {
@@ -29,6 +30,7 @@ namespace {
 using optim::testing::EmulatedDevice;
 using optim::testing::On;
 using ::testing::HasSubstr;
+using weights::testing::RecordedWarnings;
 
 class ScalerOn : public GradScaler {
  public:
@@ -676,6 +678,32 @@ TEST_F(TrainingStateFile, IntegersLoadIntoEachDtypeThatHoldsThem) {
       if (from.most == most) continue;
       save_safetensors(file, {{"ids", numbers(most + 1, from.dtype)}});
       EXPECT_THROW(load(file, *module), UsageError);
+    }
+}
+
+// LibTorch's optimizers count no steps: the checkpoint's number is that of the run's.
+TEST_F(TrainingStateFile, WarnsOfAScheduleThatBeginsInTheMiddleOfARun) {
+  struct Small {
+    torch::nn::Linear model{2, 1};
+    torch::optim::SGD sgd{model->parameters(), torch::optim::SGDOptions(0.1)};
+    optim::lr::Scheduler schedule{sgd, optim::lr::exponential(0.5)};
+    loop::Job job(bool with_schedule) {
+      loop::Job all{.models = {model.ptr().get()}, .optimizers = {&sgd}};
+      if (with_schedule) all.schedules = {&schedule};
+      return all;
+    }
+  };
+  for (const int64_t step : {500, 0})
+    for (const bool with_schedule : {false, true}) {
+      Small saved, other;
+      const auto path = save(folder_ / "all", step, saved.job(with_schedule));
+      const RecordedWarnings heard;
+      EXPECT_EQ(load(path, other.job(true)).step, step);
+      const bool warns = step > 0 && !with_schedule;
+      ASSERT_EQ(heard.messages().size(), warns ? 1U : 0U) << step << with_schedule;
+      if (!warns) continue;
+      EXPECT_THAT(heard.messages().front(), HasSubstr("begins at its step 0, in a run that has "
+                                                      "taken 500"));
     }
 }
 
