@@ -6,6 +6,7 @@
 #include <cmath>
 #include <functional>
 
+#include "demi/core/error.h"
 #include "demi/data/prefetch_loader.h"
 #include "demi/optim/adam.h"
 #include "demi/optim/adamw.h"
@@ -199,6 +200,28 @@ TEST(Resume, WithAverageScheduleAndClipping) {
       return one;
     });
   }
+}
+
+// Steps of a schedule count from the start of the run, also of one that began without a schedule.
+TEST(Resume, AScheduleThatTheRunDidNotHaveBeginsAtItsStep) {
+  const auto make = [] { return job("fp32", made_by<optim::SGD>(optim::SGDOptions(0.1))); };
+  const Outcome begun = stopped_after(make(), 4);
+  const std::size_t taken = begun.history.steps.size();
+  ASSERT_GE(taken, 2U);
+  ASSERT_LT(taken, 10U);
+  Job rest = make();
+  rest.options.schedule = optim::lr::cosine(10);
+  const Outcome whole = train(std::move(rest), &begun.state);
+  ASSERT_EQ(whole.history.steps.size(), 10U);
+  for (std::size_t t = 0; t < 10; ++t)
+    EXPECT_NEAR(whole.history.steps[t].learning_rate,
+                t < taken ? 0.1 : 0.1 * (1 + std::cos(M_PI * static_cast<double>(t) / 10)) / 2,
+                1e-12)
+        << t;
+  EXPECT_EQ(whole.state.numbers.at("schedule").at("last_epoch"), 10);
+  Job shorter = make();
+  shorter.options.schedule = optim::lr::one_cycle({.total_steps = 1});
+  EXPECT_THROW(train(std::move(shorter), &begun.state), UsageError) << "beyond its end";
 }
 
 // The loss of validation gets worse after the third epoch, where the rate becomes too high, so the

@@ -194,14 +194,30 @@ GradScalerOptions scaler_options(const TrainerOptions& options, const Precision&
   return result;
 }
 
-// The schedules of the checkpoint, with the rates of that moment.
-void check_schedules(const checkpoint::Numbers& from, const TrainerOptions& options) {
+// The schedules of the checkpoint, with the rates of that moment. One that the run did not have
+// before begins at the run's step.
+void check_schedules(const checkpoint::Numbers& from, int64_t step, const TrainerOptions& options) {
   if (!options.schedule && !options.momentum_schedule) return;
-  for (std::size_t i = 0; i < options.optimizers.size(); ++i)
-    if (const auto saved = from.find(checkpoint::part_name("schedule", i)); saved != from.end())
-      optim::lr::Scheduler::check_state_dict(saved->second,
-                                             options.optimizers[i]->param_groups().size(),
-                                             options.schedule, options.momentum_schedule);
+  for (std::size_t i = 0; i < options.optimizers.size(); ++i) {
+    const auto& groups = options.optimizers[i]->param_groups();
+    StateDict state{{"last_epoch", static_cast<double>(step)}};
+    for (std::size_t g = 0; g < groups.size(); ++g)
+      state["base_lrs." + std::to_string(g)] = groups[g].options().get_lr();
+    const auto saved = from.find(checkpoint::part_name("schedule", i));
+    optim::lr::Scheduler::check_state_dict(saved == from.end() ? state : saved->second,
+                                           groups.size(), options.schedule,
+                                           options.momentum_schedule);
+  }
+}
+
+// Those that the checkpoint does not hold, and the rates of that step.
+void begin_schedules(const checkpoint::Numbers& from, int64_t step, const Setup& setup) {
+  for (std::size_t i = 0; i < setup.schedules.size(); ++i) {
+    if (from.contains(checkpoint::part_name("schedule", i))) continue;
+    StateDict state = setup.schedules[i]->state_dict();
+    state["last_epoch"] = static_cast<double>(step);
+    setup.schedules[i]->load_state_dict(state);
+  }
 }
 
 }  // namespace
@@ -341,13 +357,15 @@ void Trainer::resume(const checkpoint::Checkpoint& from) {
 void Trainer::take_from(checkpoint::Checkpoint& from) {
   Setup& setup = *setup_;
   auto resume_point = std::make_unique<ResumePoint>(read_resume_point(from, setup));
-  check_schedules(from.numbers, setup.options);
+  const int64_t step = resume_point->progress.step;
+  check_schedules(from.numbers, step, setup.options);
   loop::Job job = setup.job();
   job.schedules.clear();  // they are made below, once everything is known to fit
   const checkpoint::PreparedState prepared = checkpoint::prepare(from, job);
   setup.make_schedules();
   checkpoint::load_schedules(from.numbers, setup.job(), prepared.keeps_options);
   prepared.objects();
+  begin_schedules(from.numbers, step, setup);
   setup.average_is_begun = true;
   resume_point->random = prepared.random;
   warn_if_resumed_otherwise(from.text, setup);

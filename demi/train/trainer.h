@@ -186,9 +186,10 @@ class DEMI_API Trainer {
   /// stood, with its random numbers, and takes the steps that it would have taken, bit for bit,
   /// with the same model, options, data, number of threads, instruction set and LibTorch. Its
   /// history begins with that run's records, and its callbacks receive the later ones. Options may
-  /// differ as checkpoint::restore describes; `epochs` and `max_steps` count from the start of that
-  /// run. Memory grows by at most one tensor beyond what training needs anyway. Throws DataError as
-  /// checkpoint::load, UsageError if something does not fit, and then nothing is changed.
+  /// differ as checkpoint::restore describes; `epochs`, `max_steps` and the steps of a schedule
+  /// that the run did not have before count from the start of that run. Memory grows by at most one
+  /// tensor beyond what training needs anyway. Throws DataError as checkpoint::load, UsageError if
+  /// something does not fit, and then nothing is changed.
   void resume(const std::filesystem::path& path);
   /// Loads a checkpoint in memory. Its tensors are copied.
   void resume(const checkpoint::Checkpoint& from);
