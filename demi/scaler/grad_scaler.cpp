@@ -160,19 +160,20 @@ void GradScaler::Impl::inspect_foreign(torch::optim::Optimizer& optimizer, Inspe
   const auto gradients = scaler::gradient_values(optimizer);
   const at::Tensor inverse = scale.inverse();
   if (options.mode == ScaleMode::kAmax)
-    inspection.amax = scaler::greatest_magnitude(gradients) * inverse;
+    inspection.amax =
+        scaler::greatest_magnitude(scaler::summed_gradient_values(optimizer)) * inverse;
   inspection.found = scaler::unscale_and_check(gradients, inverse);
-  if (options.record_grad_norm) inspection.grad_norm = scaler::total_norm(gradients);
+  if (options.record_grad_norm)
+    inspection.grad_norm = scaler::total_norm(scaler::summed_gradient_values(optimizer));
   inspection.stage = Stage::kUnscaled;
 }
 
 /// Its gradients are unscaled.
 optim::NormPart GradScaler::Impl::part_of(torch::optim::Optimizer& optimizer) {
   if (auto* own = dynamic_cast<optim::Optimizer*>(&optimizer)) return own->pending().norm_part();
-  const auto gradients = scaler::gradient_values(optimizer);
   const Inspection* inspection = options.enabled ? inspections.find(optimizer) : nullptr;
   at::Tensor norm = inspection ? inspection->grad_norm : at::Tensor();
-  if (!norm.defined()) norm = scaler::total_norm(gradients);
+  if (!norm.defined()) norm = scaler::total_norm(scaler::summed_gradient_values(optimizer));
   const at::Tensor found = inspection ? scaler::joined(inspection->found, norm.device())
                                       : norm.isfinite().logical_not().to(at::kFloat);
   return {norm, found};

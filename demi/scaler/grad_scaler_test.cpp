@@ -460,6 +460,22 @@ TEST(GradScaler, AmaxFollowsTheGradients) {
   EXPECT_EQ(scaler.get_scale(), 16384);
 }
 
+// Two gradients of one row are one of their sum, as LibTorch's embedding makes them.
+TEST(GradScaler, MeasuresSparseGradientsWithTheirDuplicatesSummed) {
+  const auto p = leaf({0, 0, 0});
+  torch::optim::SGD sgd({p}, 1.0);
+  const auto twice = [](float value) {
+    return at::sparse_coo_tensor(torch::tensor({{1, 1}}), torch::full({2}, value), {3});
+  };
+  GradScaler recording(GradScalerOptions{.init_scale = 2, .record_grad_norm = true});
+  EXPECT_FLOAT_EQ(step_with(recording, sgd, p, twice(6)).grad_norm().value(), 6);  // 3 and 3
+  EXPECT_TRUE(at::equal(p, torch::tensor({0.F, -6.F, 0.F})));
+  GradScaler by_amax(GradScalerOptions{.init_scale = 4, .mode = ScaleMode::kAmax});
+  step_with(by_amax, sgd, p, twice(2));  // unscaled 0.5 and 0.5
+  EXPECT_EQ(by_amax.get_scale(), 16384) << "as of one gradient of 1";
+  EXPECT_TRUE(at::equal(p, torch::tensor({0.F, -7.F, 0.F})));
+}
+
 TEST(GradScaler, AccumulationKeepsOneScaleForTheWindow) {
   const auto a = leaf({1}), b = leaf({1});
   torch::optim::SGD scaled({a}, 0.1), plain({b}, 0.1);

@@ -48,7 +48,10 @@ bool has_gradients(const torch::optim::Optimizer& optimizer) {
   return false;
 }
 
-std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer) {
+namespace {
+
+// `sums`: in a copy.
+std::vector<at::Tensor> values_of(torch::optim::Optimizer& optimizer, bool sums) {
   std::vector<at::Tensor> values;
   for (auto& group : optimizer.param_groups()) {
     for (auto& parameter : group.params()) {
@@ -63,10 +66,21 @@ std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer) {
       }
       if (gradient.scalar_type() == at::kHalf && !gradient.is_coalesced())
         gradient = gradient.coalesce();
-      values.push_back(gradient._values());
+      values.push_back(sums ? gradient.coalesce().values() : gradient._values());
     }
   }
   return values;
+}
+
+}  // namespace
+
+std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer) {
+  return values_of(optimizer, /*sums=*/false);
+}
+
+std::vector<at::Tensor> summed_gradient_values(torch::optim::Optimizer& optimizer) {
+  const at::NoGradGuard no_grad;
+  return values_of(optimizer, /*sums=*/true);
 }
 
 FoundInf unscale_and_check(const std::vector<at::Tensor>& gradients,

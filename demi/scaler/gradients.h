@@ -20,6 +20,10 @@ namespace demi::scaler {
 /// duplicates may overflow where no term does.
 DEMI_API std::vector<at::Tensor> gradient_values(torch::optim::Optimizer& optimizer);
 
+/// The same for norms and magnitudes: those of a sparse gradient whose duplicates are not summed
+/// yet are their sums, in memory of their own.
+std::vector<at::Tensor> summed_gradient_values(torch::optim::Optimizer& optimizer);
+
 /// Whether any parameter has a gradient.
 bool has_gradients(const torch::optim::Optimizer& optimizer);
 

@@ -143,6 +143,26 @@ TEST_P(ByNorm, OneDecisionForAllThatStepTogether) {
   EXPECT_EQ(scaler.get_scale(), 2);
 }
 
+// Duplicates of 3 and 3 are a gradient of 6, and not a norm of 4.2.
+TEST_P(ByNorm, SparseGradientsOfOthersCountWithTheirDuplicatesSummed) {
+  for (const bool enabled : {true, false}) {
+    const at::Tensor p = parameter({1}), r = parameter({3});
+    On<optim::SGD> limited(backend(), {p}, optim::SGDOptions(1), options({.bound = 5}));
+    torch::optim::SGD foreign({r}, torch::optim::SGDOptions(1));
+    ScalerOn scaler(backend(), {.init_scale = 4, .enabled = enabled});
+    for (const float each : {3.F, 2.F}) {
+      set_norm(scaler, p, 0.5);
+      const float scale = scaler.scale(torch::ones({})).item<float>();
+      r.mutable_grad() =
+          at::sparse_coo_tensor(torch::tensor({{1, 1}}), torch::full({2}, each * scale), {3});
+      scaler.decide_by_norm({&limited, &foreign});
+      EXPECT_EQ(scaler.step(foreign).skipped(), each == 3) << enabled;
+      EXPECT_EQ(scaler.step(limited).skipped(), each == 3) << enabled;
+      scaler.update();
+    }
+  }
+}
+
 TEST_P(ByNorm, OptimizersOfOneCallEachDecideAloneUnlessAskedTo) {
   for (const bool enabled : {true, false}) {
     const at::Tensor p = parameter({1}), q = parameter({1}), r = parameter({1});
