@@ -6,7 +6,10 @@
     model.load_state_dict(saved["model"])                   # a module of the same structure, strictly
     optimizer.load_state_dict(saved["optimizer"])           # torch.optim.AdamW, Adam or SGD over model.parameters()
     scaler.load_state_dict(saved["scaler"])                 # torch.amp.GradScaler
-    scheduler.load_state_dict(saved["scheduler"])           # torch.optim.lr_scheduler's, if the run in C++ had a schedule
+    scheduler.load_state_dict(saved["scheduler"])           # torch.optim.lr_scheduler's, if the run in C++ had a schedule. In place of
+                                                            # the optimizer's and the scheduler's load_state_dict, of a OneCycleLR,
+                                                            # SequentialLR or CosineAnnealingWarmRestarts:
+    demi_checkpoint.load_scheduler(scheduler, saved["scheduler"], saved["optimizer"])
     ...
     demi_checkpoint.save("from-python", model, optimizer, scaler, step=500, scheduler=scheduler)   # a folder that demi resumes from
 
@@ -15,13 +18,14 @@ As a program:
     demi_checkpoint.py convert WEIGHTS.pt OUT      what torch.save wrote of a state dict; OUT: a .safetensors file, or a folder for
                                                    {"model", "optimizer", "scaler", "scheduler", "step"}, also under the names of
                                                    PyTorch's tutorials (model_state_dict) and of Lightning. Loaded with weights_only: no
-                                                   code is run
+                                                   code is run. --without-scheduler leaves a scheduler behind that demi has not
     demi_checkpoint.py export CHECKPOINT OUT.pt    the same, written by torch.save
     demi_checkpoint.py verify CHECKPOINT           compares every checksum
 
 The layout of a checkpoint is described in docs/reference/checkpoint.md.
 """
 import argparse
+import bisect
 import json
 import math
 import os
@@ -49,6 +53,23 @@ OPTIONS = {
 }
 ADJUST_LR = ["original", "match_rms_adamw", "spectral_unclamped"]  # Muon's adjust_lr_fn, by the numbers of demi's adjust_lr
 ONLY_DEMIS = {"kernel_sides": 0, "polar_express": 0, "muon": 1, "sgd": 0}  # what torch.optim.Muon does not have, as it is there
+# What the state dict of each scheduler has beside the steps and the rates: its shape, which the other side is given again, and where
+# it has more state, that, too. MultiplicativeLR's is LambdaLR's.
+SCHEDULERS = {
+    "LambdaLR": set(),
+    "StepLR": {"step_size", "gamma"},
+    "MultiStepLR": {"milestones", "gamma"},
+    "ConstantLR": {"factor", "total_iters"},
+    "LinearLR": {"start_factor", "end_factor", "total_iters"},
+    "ExponentialLR": {"gamma"},
+    "PolynomialLR": {"total_iters", "power"},
+    "CosineAnnealingLR": {"T_max", "eta_min"},
+    "CosineAnnealingWarmRestarts": {"T_0", "T_i", "T_mult", "T_cur", "eta_min"},
+    "OneCycleLR": {"total_steps", "_schedule_phases", "_anneal_func_type", "cycle_momentum", "use_beta1"},
+    "SequentialLR": {"_schedulers", "_milestones"},
+}
+OF_EVERY_SCHEDULER = {"base_lrs", "last_epoch", "verbose", "_step_count", "_last_lr", "_get_lr_called_within_step", "_is_initial", "lr_lambdas"}
+ONE_CYCLE_GROUP = ("initial_lr", "max_lr", "min_lr", "max_momentum", "base_momentum")  # the shape of a OneCycleLR, which groups have
 FLAGS = {"amsgrad", "centered", "decoupled_weight_decay", "maximize", "nesterov"}
 COUNTS = {"growth_interval", "_growth_tracker"}  # whole numbers in torch.amp.GradScaler's state dict
 
@@ -407,12 +428,45 @@ def _demi_optimizer(part, saved, step, kind):
     return tensors, numbers
 
 
-def _demi_schedule(saved):
-    """A torch.optim.lr_scheduler's state dict under demi's names: the steps that it has taken, and each group's first rate."""
-    if "base_lrs" not in saved:
+def _scheduler_kind(saved, name):
+    """The class that a state dict is of, by its entries. `name`: of the object's class, for messages."""
+    own = {entry for entry, value in saved.items() if entry not in OF_EVERY_SCHEDULER and not (isinstance(value, str) and value == LOADED_BY)}
+    if "num_bad_epochs" in own:
         raise CheckpointError("the scheduler has no base_lrs, as a schedule of demi's has; ReduceLROnPlateau is demi::optim::lr::Plateau, which "
                               "takes its state_dict(): best, num_bad_epochs, cooldown_counter, last_epoch")
-    return {"last_epoch": float(saved["last_epoch"])} | {f"base_lrs.{i}": float(rate) for i, rate in enumerate(saved["base_lrs"])}
+    if "total_steps" in own:
+        own |= {"use_beta1"}  # there where the momentum is scheduled, too
+    for kind, shape in SCHEDULERS.items():
+        if own == shape and ("base_lrs" in saved or kind == "SequentialLR"):
+            return kind
+    raise CheckpointError(
+        f"the scheduler {name or f'with {sorted(own)}'} is none of those that move to and from C++: {', '.join(SCHEDULERS)}. If its rates "
+        'follow from the steps and the first rates alone, hand over {"last_epoch": steps, "base_lrs": first rates} in its place, and write the '
+        "rule in C++ (demi::optim::lr::lambda); else leave it out (convert --without-scheduler)")
+
+
+def _demi_schedule(saved, name, groups):
+    """A torch.optim.lr_scheduler's state dict under demi's names: the steps that it has taken, and each group's first rate. `groups`: of
+    its optimizer's state dict."""
+    kind = _scheduler_kind(saved, name)
+    if kind == "CosineAnnealingWarmRestarts" and saved["T_cur"] != int(saved["T_cur"]):
+        raise CheckpointError(f"the scheduler CosineAnnealingWarmRestarts stands between two steps (T_cur {saved['T_cur']}): a schedule of demi's "
+                              "counts whole ones")
+    rates = _first_rates(saved)
+    if kind == "OneCycleLR":  # its base_lrs are the peak / div_factor, and demi's the peak
+        if any("max_lr" not in group for group in groups):
+            raise CheckpointError("the scheduler OneCycleLR has no max_lr in its optimizer's groups; give the optimizer that it was made with")
+        rates = [group["max_lr"] for group in groups]
+    return {"last_epoch": float(saved["last_epoch"])} | {f"base_lrs.{i}": float(rate) for i, rate in enumerate(rates)}
+
+
+def _first_rates(saved):
+    if "_schedulers" not in saved:
+        return saved["base_lrs"]
+    kinds = [_scheduler_kind(one, None) for one in saved["_schedulers"]]
+    if "OneCycleLR" in kinds:
+        raise CheckpointError("a OneCycleLR within a SequentialLR has first rates of its own, which a schedule of demi's has not")
+    return [_first_rates(one) for one in saved["_schedulers"]][0]
 
 
 def _python_schedule(numbers, groups):
@@ -421,7 +475,47 @@ def _python_schedule(numbers, groups):
         return None
     last, rates = int(numbers["last_epoch"]), [group["lr"] for group in groups]
     return {"last_epoch": last, "_step_count": last + 1, "base_lrs": [group["initial_lr"] for group in groups], "_last_lr": rates,
-            "lr_lambdas": [None] * len(groups)}  # LambdaLR's functions are its own
+            "lr_lambdas": [None] * len(groups),  # LambdaLR's functions are its own
+            "T_cur": LOADED_BY}  # so that a CosineAnnealingWarmRestarts which load_state_dict was called of throws, and does not begin anew
+
+
+LOADED_BY = "demi_checkpoint.load_scheduler"  # in the place of a number that load() cannot know
+
+
+def load_scheduler(scheduler, saved, saved_optimizer):
+    """Puts load()'s "scheduler" and "optimizer" into a scheduler and its optimizer, which were made as for a new run: in place of both
+    load_state_dict(), which does for the classes of SCHEDULERS whose whole state is the steps and the rates. A OneCycleLR has its shape in
+    the optimizer's groups, which keep it; a SequentialLR and a CosineAnnealingWarmRestarts count steps of their own. Raises CheckpointError
+    for a class that is not in SCHEDULERS, and then changes nothing."""
+    kind = _scheduler_kind(scheduler.state_dict(), type(scheduler).__name__)
+    if kind == "SequentialLR":
+        _first_rates(scheduler.state_dict())  # may refuse it
+    groups = scheduler.optimizer.param_groups
+    shape = [{name: group[name] for name in ONE_CYCLE_GROUP if name in group} for group in groups]
+    scheduler.optimizer.load_state_dict(saved_optimizer)
+    if kind == "OneCycleLR":
+        for group, its in zip(scheduler.optimizer.param_groups, shape):
+            group.update(its)
+        saved = {**saved, "base_lrs": scheduler.base_lrs}
+    _put_at(scheduler, saved["last_epoch"], saved)
+
+
+def _put_at(scheduler, step, saved):
+    """As after so many steps; -1: not begun."""
+    kind = _scheduler_kind(scheduler.state_dict(), None)
+    scheduler.last_epoch, scheduler._last_lr = step, list(saved["_last_lr"])
+    if kind == "SequentialLR":
+        begins = [0, *scheduler._milestones]
+        now = bisect.bisect_right(scheduler._milestones, step)
+        for i, one in enumerate(scheduler._schedulers):
+            _put_at(one, step - begins[i] if i == now else -1, saved)
+        return
+    scheduler._step_count, scheduler.base_lrs = step + 1, list(saved["base_lrs"])
+    if kind == "CosineAnnealingWarmRestarts":
+        scheduler.T_cur, scheduler.T_i = max(step, 0), scheduler.T_0
+        while scheduler.T_cur >= scheduler.T_i:
+            scheduler.T_cur -= scheduler.T_i
+            scheduler.T_i *= scheduler.T_mult
 
 
 def _parameter_names(model, optimizer):
@@ -502,8 +596,7 @@ def _optimizers(model, optimizers, step, kind):
 
 def save(path, model, optimizer=None, scaler=None, step=None, scheduler=None, kind=None):
     """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam, SGD, RMSprop, NAdam,
-    RAdam, Adagrad or Muon), `scaler` and `scheduler` (of torch.optim.lr_scheduler) are objects or their state dicts; optimizers and
-    schedulers also lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the
+    RAdam, Adagrad or Muon), `scaler` and `scheduler` (of SCHEDULERS) are objects or their state dicts; optimizers and schedulers also lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the
     steps taken; without it those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not
     tell Adam from AdamW. It is written beside, synchronised and renamed: whole or not at all."""
     path = Path(path)
@@ -516,7 +609,8 @@ def save(path, model, optimizer=None, scaler=None, step=None, scheduler=None, ki
     step = taken if step is None else step
     for index, one in enumerate(schedulers):
         if one is not None:
-            numbers[_part("schedule", index)] = _demi_schedule(_state_dict(one))
+            name = None if isinstance(one, dict) else type(one).__name__
+            numbers[_part("schedule", index)] = _demi_schedule(_state_dict(one), name, _state_dict(optimizers[index])["param_groups"])
     if not schedulers and any("initial_lr" in group for one in optimizers for group in _state_dict(one)["param_groups"]):
         warnings.warn("the optimizer has a scheduler (initial_lr in its groups), which is not saved: in C++ the schedule would begin anew; "
                       "save(..., scheduler=scheduler)", stacklevel=2)
@@ -563,7 +657,7 @@ NAMES = {
 }
 
 
-def convert(source, out, kind=None):
+def convert(source, out, kind=None, with_scheduler=True):
     loaded = torch.load(source, map_location="cpu", weights_only=True)
     if not isinstance(loaded, dict):
         raise CheckpointError(f"{source}: holds a {type(loaded).__name__}; a state dict is wanted: torch.save(model.state_dict(), file)")
@@ -582,6 +676,9 @@ def convert(source, out, kind=None):
         save_file(_own(model), out, {"format": "pt"})
         taken -= {name for names in NAMES.values() for name in names} - set(NAMES["model"])
     else:
+        if not with_scheduler:
+            parts.pop("scheduler", None)
+            taken -= set(NAMES["scheduler"])
         save(out, model, parts.get("optimizer"), parts.get("scaler"), parts.get("step"), parts.get("scheduler") or None, kind)
     left = [str(name) for name in loaded if name not in taken]
     print(f"{out}: {len(model)} tensors of the model" + (f"; left out: {', '.join(left)}" if left else ""))
@@ -600,10 +697,11 @@ def main():
             command.add_argument(argument)
         if name == "convert":
             command.add_argument("--optimizer", choices=list(OPTIONS), help="which it is, where the file of an older PyTorch does not say so")
+            command.add_argument("--without-scheduler", action="store_true", help="leaves it behind: its schedule would begin anew in C++")
     given = parser.parse_args()
     try:
         if given.command == "convert":
-            convert(given.source, given.out, given.optimizer)
+            convert(given.source, given.out, given.optimizer, not given.without_scheduler)
         elif given.command == "export":
             torch.save(load(given.checkpoint), given.out)
         else:

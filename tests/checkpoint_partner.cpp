@@ -2,8 +2,9 @@
 //
 //     checkpoint_partner KIND FROM TO FIRST LAST
 //
-// KIND as in KINDS there. The optimizer is made with other options than the checkpoint's, which
-// must replace them.
+// KIND as in KINDS there, or sgd- and a name in SCHEDULES there. The optimizer is made with other
+// options than the checkpoint's, which must replace them. With a schedule it prints the rates after
+// each step, by group.
 #include <torch/torch.h>
 
 #include <cstdio>
@@ -49,6 +50,30 @@ std::unique_ptr<torch::optim::Optimizer> make_optimizer(const std::string& kind,
   return std::make_unique<demi::optim::Adam>(groups, demi::optim::AdamOptions(0.5));
 }
 
+namespace lr = demi::optim::lr;
+
+// As SCHEDULES has them.
+lr::Schedule schedule_of(const std::string& name) {
+  if (name == "step") return lr::step(3, 0.5);
+  if (name == "multi-step") return lr::multi_step({2, 5, 9}, 0.5);
+  if (name == "exponential") return lr::exponential(0.9);
+  if (name == "cosine") return lr::cosine(12);
+  if (name == "cosine-again") return lr::cosine(4, 0.001);
+  if (name == "warm-restarts") return lr::cosine_warm_restarts(3, 1, 0.001);
+  if (name == "warm-restarts-longer") return lr::cosine_warm_restarts(2, 2);
+  if (name == "multiplicative") return lr::exponential(0.9);
+  if (name == "constant") return lr::lambda([](int64_t t) { return t < 8 ? 0.5 : 1; });
+  if (name == "linear") return lr::linear(0.1, 1, 9);
+  if (name == "polynomial") return lr::polynomial(10, 2);
+  if (name == "lambda") return lr::lambda([](int64_t t) { return 1 / (1 + double(t)); });
+  if (name == "warm-up") return lr::sequential({lr::linear(0.1, 1, 4), lr::cosine(8)}, {4});
+  if (name == "warm-up-late") return lr::sequential({lr::linear(0.1, 1, 9), lr::cosine(3)}, {9});
+  if (name == "warm-up-restarts")
+    return lr::sequential({lr::linear(0.1, 1, 3), lr::cosine_warm_restarts(2, 2)}, {3});
+  if (name == "one-cycle") return lr::one_cycle({.total_steps = 14});
+  return nullptr;
+}
+
 // (32, 8): dyadic fractions, the same in Python.
 at::Tensor batch_of(int64_t step) {
   const auto rows = torch::arange(32).unsqueeze(1) * 37, columns = torch::arange(8) * 11;
@@ -66,9 +91,14 @@ int main(int argc, char** argv) {
   demi::GradScaler scaler;
   demi::loop::Job objects{
       .models = {model.get()}, .optimizers = {optimizer.get()}, .scaler = &scaler};
-  std::optional<demi::optim::lr::Scheduler> schedule;
-  if (kind.ends_with("cosine"))
-    objects.schedules.push_back(&schedule.emplace(*optimizer, demi::optim::lr::cosine(12)));
+  std::optional<lr::Scheduler> schedule;
+  const std::string name = kind.starts_with("sgd-") ? kind.substr(4) : "";
+  if (const lr::Schedule rule = schedule_of(name)) {
+    const bool has_momentum = name == "one-cycle";
+    schedule.emplace(*optimizer, rule,
+                     has_momentum ? lr::one_cycle_momentum({.total_steps = 14}) : nullptr);
+    objects.schedules.push_back(&*schedule);
+  }
   demi::checkpoint::load(argv[2], objects);
   for (int64_t step = first; step < last; ++step) {
     const at::Tensor x = batch_of(step), y = x.sum(1, true) / 2;
@@ -83,7 +113,10 @@ int main(int argc, char** argv) {
     scaler.scale(loss).backward();
     scaler.step(*optimizer);
     scaler.update();
-    if (schedule) schedule->step();
+    if (!schedule) continue;
+    schedule->step();
+    for (const double rate : schedule->get_last_lr()) std::printf("%.17g ", rate);
+    std::printf("\n");
   }
   demi::checkpoint::save(argv[3], last, objects);
   return 0;

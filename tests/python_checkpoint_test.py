@@ -37,6 +37,26 @@ KINDS = {
     "adamw-bf16": (torch.optim.AdamW, {"lr": 0.01}),
     "sgd-cosine": (torch.optim.SGD, {"lr": 0.05, "momentum": 0.9}),
 }
+lr = torch.optim.lr_scheduler
+SCHEDULES = {  # of an optimizer; checkpoint_partner.cpp has demi's
+    "step": lambda of: lr.StepLR(of, 3, 0.5),
+    "multi-step": lambda of: lr.MultiStepLR(of, [2, 5, 9], 0.5),
+    "exponential": lambda of: lr.ExponentialLR(of, 0.9),
+    "cosine": lambda of: lr.CosineAnnealingLR(of, STEPS),
+    "cosine-again": lambda of: lr.CosineAnnealingLR(of, 4, 0.001),
+    "warm-restarts": lambda of: lr.CosineAnnealingWarmRestarts(of, 3, 1, 0.001),
+    "warm-restarts-longer": lambda of: lr.CosineAnnealingWarmRestarts(of, 2, 2),
+    "multiplicative": lambda of: lr.MultiplicativeLR(of, lambda t: 0.9),
+    "constant": lambda of: lr.ConstantLR(of, 0.5, 8),
+    "linear": lambda of: lr.LinearLR(of, 0.1, 1, 9),
+    "polynomial": lambda of: lr.PolynomialLR(of, 10, 2),
+    "lambda": lambda of: lr.LambdaLR(of, lambda t: 1 / (1 + t)),
+    "warm-up": lambda of: lr.SequentialLR(of, [lr.LinearLR(of, 0.1, 1, 4), lr.CosineAnnealingLR(of, 8)], [4]),
+    "warm-up-late": lambda of: lr.SequentialLR(of, [lr.LinearLR(of, 0.1, 1, 9), lr.CosineAnnealingLR(of, 3)], [9]),
+    "warm-up-restarts": lambda of: lr.SequentialLR(of, [lr.LinearLR(of, 0.1, 1, 3), lr.CosineAnnealingWarmRestarts(of, 2, 2)], [3]),
+    "one-cycle": lambda of: lr.OneCycleLR(of, [0.05, 0.004], total_steps=14),
+}
+BY_LOAD_SCHEDULER = ("warm-", "one-cycle")  # the others by the load_state_dict of PyTorch, too
 
 
 # No bias before BatchNorm: its gradient would be rounding error alone, which Adam makes as large as any other.
@@ -53,10 +73,12 @@ class Run:
         named = list(self.model.named_parameters())
         weights = [p for name, p in named if name.endswith("weight")]
         biases = [p for name, p in named if not name.endswith("weight")]
-        make, options = KINDS[kind]
+        make, options = KINDS[kind if kind in KINDS else "sgd-cosine"]
         # foreach=False: the order of operations that C++ has. The second group has options of its own.
         self.optimizer = make([{"params": weights}, {"params": biases, "weight_decay": 0.0, "lr": 0.004}], foreach=False, **options)
-        self.scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(self.optimizer, STEPS) if kind.endswith("cosine") else None
+        schedule = SCHEDULES.get(kind.removeprefix("sgd-"))
+        self.scheduler = schedule(self.optimizer) if schedule else None
+        self.rates = []  # after each step, by group
         self.scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=4)
 
     def train(self, first, last):
@@ -73,17 +95,21 @@ class Run:
             self.scaler.update()
             if self.scheduler:
                 self.scheduler.step()
+                self.rates.append([group["lr"] for group in self.optimizer.param_groups])
         return self
 
     def save(self, folder, step):
         demi_checkpoint.save(folder, self.model, self.optimizer, self.scaler, step, self.scheduler)
 
-    def load(self, path):
+    def load(self, path, by_load_scheduler=False):
         saved = demi_checkpoint.load(path)
         self.model.load_state_dict(saved["model"])
-        self.optimizer.load_state_dict(saved["optimizer"])
         self.scaler.load_state_dict(saved["scaler"])
         assert ("scheduler" in saved) == bool(self.scheduler)
+        if by_load_scheduler:
+            demi_checkpoint.load_scheduler(self.scheduler, saved["scheduler"], saved["optimizer"])
+            return self
+        self.optimizer.load_state_dict(saved["optimizer"])
         if self.scheduler:
             self.scheduler.load_state_dict(saved["scheduler"])
         return self
@@ -114,7 +140,9 @@ def fresh(kind):
 
 
 def partner(kind, source, to, first, last):
-    subprocess.run([PARTNER, kind, str(source), str(to), str(first), str(last)], check=True)
+    """The rates after each step."""
+    said = subprocess.run([PARTNER, kind, str(source), str(to), str(first), str(last)], check=True, stdout=subprocess.PIPE, text=True).stdout
+    return [[float(rate) for rate in line.split()] for line in said.splitlines()]
 
 
 def compare(what, seen, expected, tolerance):
@@ -322,6 +350,19 @@ def converter(folder):
     assert said.returncode == 0 and said.stdout.endswith("left out: epoch\n"), said
     partner("sgd-cosine", folder / "fit", folder / "fit-then-cpp", CHANGE, STEPS)
     compare("Lightning, then C++", fresh("sgd-cosine").load(folder / "fit-then-cpp").state(), cosine.train(CHANGE, STEPS).state(), 2e-6)
+    # The commonest scheduler of Lightning's, and one that demi has not.
+    warm_up = Run("sgd-warm-up").train(0, CHANGE)
+    chained = lr.ChainedScheduler([lr.StepLR(cosine.optimizer, 3)])
+    for name, scheduler in (("warm-up", warm_up.scheduler), ("chained", chained)):
+        torch.save({"state_dict": warm_up.model.state_dict(), "optimizer_states": [warm_up.optimizer.state_dict()], "global_step": CHANGE,
+                    "lr_schedulers": [scheduler.state_dict()]}, folder / f"{name}.ckpt")
+    assert script("convert", folder / "warm-up.ckpt", folder / "warm-up").returncode == 0
+    numbers = demi_checkpoint.read(folder / "warm-up")["numbers"]["schedule"]
+    assert numbers == {"last_epoch": CHANGE, "base_lrs.0": 0.05, "base_lrs.1": 0.004}, numbers
+    said = script("convert", folder / "chained.ckpt", folder / "chained")
+    assert said.returncode == 3 and "--without-scheduler" in said.stderr and not (folder / "chained").exists(), said
+    said = script("convert", folder / "chained.ckpt", folder / "chained", "--without-scheduler")
+    assert said.returncode == 0 and said.stdout.endswith("left out: lr_schedulers\n"), said
     # Adam's state dict of a PyTorch before 2.7 has AdamW's options.
     older = torch.load(folder / "all.pt", weights_only=True)
     for group in older["optimizer"]["param_groups"]:
@@ -349,6 +390,63 @@ def schedules(folder):
     assert "holds no schedule: schedule begins at its step 0" in warned.stderr, warned
     plateau = torch.optim.lr_scheduler.ReduceLROnPlateau(run.optimizer)
     refused(lambda: demi_checkpoint.save(folder / "plateau", run.model, run.optimizer, scheduler=plateau), "demi::optim::lr::Plateau")
+
+
+    refused(lambda: demi_checkpoint.save(folder / "chained", run.model, run.optimizer, scheduler=lr.ChainedScheduler([run.scheduler])),
+            "the scheduler ChainedScheduler is none of those that move to and from C++: LambdaLR, StepLR")
+    cyclic = lr.CyclicLR(Run("sgd-cosine").optimizer, 0.01, 0.1)
+    refused(lambda: demi_checkpoint.save(folder / "cyclic", run.model, run.optimizer, scheduler=cyclic), "the scheduler CyclicLR is none")
+    refused(lambda: demi_checkpoint.load_scheduler(cyclic, {}, {}), "the scheduler CyclicLR is none")
+    between = lr.CosineAnnealingWarmRestarts(Run("sgd-cosine").optimizer, 2)
+    between.step(1.5)
+    refused(lambda: demi_checkpoint.save(folder / "between", run.model, run.optimizer, scheduler=between), "between two steps (T_cur 1.5)")
+    one_cycle = Run("sgd-one-cycle")
+    refused(lambda: demi_checkpoint.save(folder / "cycle", run.model, run.optimizer, scheduler=one_cycle.scheduler), "no max_lr")
+    within = lr.SequentialLR(one_cycle.optimizer, [one_cycle.scheduler, lr.ConstantLR(one_cycle.optimizer)], [14])
+    refused(lambda: demi_checkpoint.save(folder / "within", run.model, one_cycle.optimizer, scheduler=within), "within a SequentialLR")
+    # The cure that the refusal names.
+    demi_checkpoint.save(folder / "by-hand", run.model, run.optimizer, run.scaler, 4, {"last_epoch": 4, "base_lrs": [0.05, 0.004]})
+    expected = {"last_epoch": 4, "base_lrs.0": 0.05, "base_lrs.1": 0.004}
+    assert demi_checkpoint.read(folder / "by-hand")["numbers"]["schedule"] == expected
+    # SGD without momentum has no state: the steps are those that save() is given.
+    plain = Run("sgd").train(0, 4)
+    demi_checkpoint.save(folder / "no-state", plain.model, plain.optimizer, step=500)
+    assert int(demi_checkpoint.read(folder / "no-state")["state"]["optimizer/taken"]) == 500
+    warned = subprocess.run([PARTNER, "sgd-cosine", folder / "no-state", folder / "begins", "4", "4"], capture_output=True, text=True, check=True)
+    assert "begins at its step 0, in a run that has taken 500" in warned.stderr, warned
+
+
+def moved_schedules(folder):
+    """The rates of a run that moves are those of one that does not, whichever way it moves."""
+    for name in SCHEDULES:
+        kind, at = f"sgd-{name}", folder / f"schedule-{name}"
+        expected = Run(kind).train(0, STEPS)
+
+        def check(what, seen):
+            both = [torch.tensor(rates, dtype=torch.float64) for rates in (seen, expected.rates[len(expected.rates) - len(seen) :])]
+            torch.testing.assert_close(*both, rtol=1e-9, atol=1e-12, msg=lambda text: f"{name}, {what}: {text}")
+
+        Run(kind).save(at / "start", 0)
+        check("C++ alone", partner(kind, at / "start", at / "cpp", 0, CHANGE) + partner(kind, at / "cpp", at / "cpp-ends", CHANGE, STEPS))
+        for by_load_scheduler in (True,) if name.startswith(BY_LOAD_SCHEDULER) else (True, False):
+            moved = fresh(kind).load(at / "cpp", by_load_scheduler).train(CHANGE, STEPS)
+            check(f"C++ then Python, {by_load_scheduler}", moved.rates)
+            assert moved.scheduler.last_epoch == STEPS
+            for seen, group in zip(moved.optimizer.param_groups, expected.optimizer.param_groups):
+                torch.testing.assert_close(seen["momentum"], group["momentum"], rtol=1e-9, atol=0)
+            moved.save(at / f"back-{by_load_scheduler}", STEPS)  # as it was loaded, it is known again
+            numbers, known = (demi_checkpoint.read(at / end)["numbers"]["schedule"] for end in (f"back-{by_load_scheduler}", "cpp-ends"))
+            assert numbers == known, (numbers, known)
+        Run(kind).train(0, CHANGE).save(at / "python", CHANGE)
+        check("Python then C++", partner(kind, at / "python", at / "python-then-cpp", CHANGE, STEPS))
+    # Loaded by load_state_dict, what counts steps of its own throws: it would begin anew.
+    for name in ("warm-restarts", "warm-up", "one-cycle"):
+        try:
+            fresh(f"sgd-{name}").load(folder / f"schedule-{name}/cpp").train(CHANGE, STEPS)
+        except (KeyError, TypeError):
+            continue
+        raise AssertionError(f"{name} goes on")
+    print(f"{len(SCHEDULES)} schedules: the same rates after either move")
 
 
 def several(folder):
@@ -473,6 +571,7 @@ with tempfile.TemporaryDirectory() as name:
     coded(Path(name))
     damage(Path(name))
     schedules(Path(name))
+    moved_schedules(Path(name))
     several(Path(name))
     muon(Path(name))
     converter(Path(name))
