@@ -16,9 +16,11 @@ namespace demi::optim {
 /// For parameters of a demi optimizer the factor is recorded and applied within its next step, to
 /// the unscaled gradients. .grad itself stays as it is; Optimizer::unscaled_grad() returns the
 /// gradient that the step will use. With a GradScaler call unscale_(optimizer) first, as in
-/// PyTorch. All parameters of one demi optimizer at once cost nothing besides the pass that looks
-/// for Inf and NaN. For subsets, several optimizers and other norms the gradients are read once
-/// more.
+/// PyTorch. So the next step has to be that optimizer's: if another library's steps the parameters
+/// while a demi optimizer of them lives, nothing is clipped; destroy that one first, or use
+/// torch::nn::utils::clip_grad_norm_. All parameters of one demi optimizer at once cost nothing
+/// besides the pass that looks for Inf and NaN. For subsets, several optimizers and other norms the
+/// gradients are read once more.
 ///
 /// A parameter that is named twice counts once. The clip belongs to the present gradients: it does
 /// not apply to new ones (zero_grad(), another backward).
