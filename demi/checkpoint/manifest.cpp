@@ -211,7 +211,8 @@ bool has_manifest(const std::filesystem::path& folder) {
   constexpr uint64_t kBeginning = 4096;  // the kind is the first member
   const auto has = [&](const char* name) {
     std::error_code code;
-    return std::filesystem::exists(folder / name, code);
+    const auto type = std::filesystem::status(folder / name, code).type();
+    return type != std::filesystem::file_type::not_found;  // the system may not know
   };
   if (!has(kManifestFile)) return false;
   if (has(kModelFile) && has(kStateFile)) return true;
