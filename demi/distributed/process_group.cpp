@@ -380,20 +380,23 @@ void check_tensor(const char* where, const at::Tensor& tensor) {
             .advice = "call contiguous() first, and copy the result back"});
 }
 
-// Whether both Gloo and NCCL have the dtype. Truth values are none: Gloo adds them up as bytes.
+// Whether both Gloo and NCCL have the dtype.
 bool is_common(c10::ScalarType dtype) {
   constexpr std::array kCommon = {at::kFloat, at::kHalf, at::kBFloat16, at::kDouble,
                                   at::kInt,   at::kLong, at::kChar,     at::kByte};
   return std::ranges::find(kCommon, dtype) != kCommon.end();
 }
 
-// Gloo's own error would end the group.
-void check_reducible(const at::Tensor& tensor) {
+// Gloo's own error would end the group. It adds up truth values as bytes.
+void check_reducible(const at::Tensor& tensor, Reduction reduction) {
   if (is_for_nccl(tensor.device()) || is_common(tensor.scalar_type())) return;
+  if (reduction == Reduction::kMax ? tensor.scalar_type() == at::kBool : tensor.is_complex())
+    return;
   refuse({.where = "distributed.all_reduce",
           .what = "tensors of this dtype cannot be reduced",
           .seen = tensor::name_of(tensor.scalar_type()),
-          .accepted = "fp16, bf16, fp32, fp64, int8, uint8, int32 and int64",
+          .accepted = "fp16, bf16, fp32, fp64, int8, uint8, int32 and int64; sums of complex "
+                      "numbers, the greatest of bool",
           .advice = "convert the tensor first"});
 }
 
@@ -435,7 +438,7 @@ void check_gather(const at::Tensor& all, const at::Tensor& own, int world_size) 
 ProcessGroup::Pending ProcessGroup::start_all_reduce(const at::Tensor& tensor, Reduction reduction,
                                                      const std::string& what) {
   check_tensor("distributed.all_reduce", tensor);
-  check_reducible(tensor);
+  check_reducible(tensor, reduction);
   Collectives& collectives = impl_->collectives_of(tensor, what);
   return start(tensor, what, [&] { return collectives.all_reduce(tensor, reduction); });
 }

@@ -74,9 +74,9 @@ class DEMI_API ProcessGroup {
   /// launcher said it.
   int local_rank() const;
 
-  /// Over all ranks, in place and in the tensor's own dtype; the same bits
-  /// on every rank. 16-bit sums are rounded to 16 bits at each addition. Throws UsageError for a
-  /// dtype on the CPU but fp16, bf16, fp32, fp64, int8, uint8, int32 and int64.
+  /// Over all ranks, in place and in the tensor's dtype, 16-bit sums rounded at each addition; the
+  /// same bits on every rank. Throws UsageError on the CPU but for fp16, bf16, fp32, fp64, int8,
+  /// uint8, int32, int64, sums of complex numbers and the greatest of bool.
   void all_reduce(const at::Tensor& tensor, Reduction reduction = Reduction::kSum);
   /// The tensor of rank `root`, of any dtype, in place.
   void broadcast(const at::Tensor& tensor, int root = 0);

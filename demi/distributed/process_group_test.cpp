@@ -130,7 +130,7 @@ TEST(ProcessGroup, SendsEachDtype) {
   EXPECT_THAT(errors, Each(IsEmpty()));
 }
 
-// What distributed.md does not list, on all ranks, and the group stays usable.
+// What distributed.md does not list. On all ranks, and the group stays usable.
 TEST(ProcessGroup, RefusesToReduceWhatGlooCannot) {
   const std::vector<torch::Dtype> listed = {torch::kHalf,   torch::kBFloat16, torch::kFloat,
                                             torch::kDouble, torch::kChar,     torch::kByte,
@@ -140,11 +140,17 @@ TEST(ProcessGroup, RefusesToReduceWhatGlooCannot) {
       SCOPED_TRACE(torch::toString(dtype));
       if (std::ranges::count(listed, dtype) > 0) {
         EXPECT_NO_THROW(group.all_reduce(of_bytes(0, dtype)));
-      } else {
-        EXPECT_THROW(group.all_reduce(of_bytes(0, dtype)), UsageError);
-        EXPECT_THROW(group.start_all_reduce(of_bytes(0, dtype)), UsageError);
+        continue;
+      }
+      for (const auto reduction : {Reduction::kSum, Reduction::kMax}) {
+        if (dtype == (reduction == Reduction::kMax ? torch::kBool : torch::kComplexFloat)) continue;
+        EXPECT_THROW(group.all_reduce(of_bytes(0, dtype), reduction), UsageError);
+        EXPECT_THROW(group.start_all_reduce(of_bytes(0, dtype), reduction), UsageError);
       }
     }
+    const auto any = of_bytes(group.rank(), torch::kBool);
+    group.all_reduce(any, Reduction::kMax);
+    EXPECT_TRUE(has_bytes(any, 1));
     const auto sum = torch::ones({2});
     group.all_reduce(sum);
     EXPECT_EQ(sum[0].item<float>(), 2);
