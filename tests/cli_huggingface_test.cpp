@@ -66,7 +66,7 @@ TEST_F(HuggingFaceProgram, AnExportGivesTheSameTokens) {
 
 // A tokenizer that demi does not read, as most of Llama's: SentencePiece's pieces.
 TEST_F(HuggingFaceProgram, AnExportKeepsTheTokenizerAndTheEndOfATextOfAFolder) {
-  const fs::path source = folder_ / "source", out = folder_ / "out";
+  const fs::path source = folder_ / "source", out = folder_ / "exported";
   fs::copy(kModels / "llama", source);
   const std::map<std::string, std::string> files{
       {"tokenizer.json", R"({"model": {"type": "Unigram", "vocab": [["<unk>", 0.0]]}})"},
@@ -80,13 +80,15 @@ TEST_F(HuggingFaceProgram, AnExportKeepsTheTokenizerAndTheEndOfATextOfAFolder) {
     config["eos_token_id"] = end;
     small_recipes::write(source / "config.json", config.dump());
     fs::remove_all(out);
-    const json exported = json_of({"export", source, out});
+    const Outcome outcome = run({"export", source, out, "--json"});
+    EXPECT_EQ(outcome.code, 0) << outcome.err;
+    const json exported = json::parse(outcome.out);
     for (const auto& [name, text] : files) {
       EXPECT_EQ(slurp(out / name), text) << name;
       EXPECT_THAT(exported["notes"].dump(), HasSubstr(name));
       EXPECT_THAT(exported["files"].dump(), HasSubstr(name));
     }
-    EXPECT_THAT(exported["notes"].dump(), HasSubstr("Unigram"));
+    EXPECT_THAT(outcome.err, HasSubstr("Unigram"));
     const json written = json::parse(slurp(out / "config.json"));
     EXPECT_EQ(written["bos_token_id"], 1);
     EXPECT_EQ(written["eos_token_id"], end);
