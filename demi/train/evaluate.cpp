@@ -86,7 +86,7 @@ void count_classes(Sums& sums, const LossFunction& loss, const at::Tensor& outpu
   const auto [classes, count] = loss.classes(output, target);
   const at::Tensor flat = classes.reshape(-1);
   // Ignored answers go into one class more, which is left out.
-  const at::Tensor kept = at::where(flat.eq(kIgnoredClass), count, flat);
+  const at::Tensor kept = at::where(is_counted(flat), flat, count);
   // bincount would wait for the device. Sums of ones are exact in any order.
   const auto by_class = [&, n = count](const at::Tensor& ones) {
     return at::zeros({n + 1}, ones.options()).scatter_add_(0, kept, ones).narrow(0, 0, n);

@@ -76,6 +76,10 @@ void require_target(const at::Tensor& target, std::string_view where) {
 
 }  // namespace
 
+at::Tensor is_counted(const at::Tensor& classes) {
+  return classes.to(c10::kLong).ne(kIgnoredClass);
+}
+
 at::Tensor at_least_fp32(const at::Tensor& output) {
   const auto dtype = output.defined() ? output.scalar_type() : c10::kFloat;
   return dtype == c10::kHalf || dtype == c10::kBFloat16 ? output.to(c10::kFloat) : output;
@@ -138,7 +142,7 @@ at::Tensor right_ones(Loss loss, const at::Tensor& output, const at::Tensor& tar
 
 at::Tensor answers_in(Loss loss, const at::Tensor& output, const at::Tensor& target) {
   if (loss == Loss::mse) return {};
-  if (loss != Loss::bce_with_logits && !is_soft(target)) return target.ne(kIgnoredClass).sum();
+  if (loss != Loss::bce_with_logits && !is_soft(target)) return is_counted(target).sum();
   const bool has_class_dimension = loss != Loss::bce_with_logits;
   const std::int64_t all = has_class_dimension ? target.numel() / target.size(1) : target.numel();
   return at::full({}, all, output.options().dtype(c10::kLong).requires_grad(false));
@@ -191,7 +195,7 @@ double LossFunction::share_that_counts(const at::Tensor& target) const {
   if (!of_classes || !at::isIntegralType(target.scalar_type(), /*includeBool=*/false) ||
       target.numel() == 0)
     return 1;
-  const auto counted = target.ne(kIgnoredClass).sum().item<std::int64_t>();
+  const auto counted = is_counted(target).sum().item<std::int64_t>();
   return static_cast<double>(counted) / static_cast<double>(target.numel());
 }
 

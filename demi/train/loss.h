@@ -24,6 +24,10 @@ enum class Loss {
 /// Classes are integers, 0 to C - 1. Targets of this class count nowhere, as in PyTorch.
 inline constexpr std::int64_t kIgnoredClass = -100;
 
+/// Whether each class counts, a bool of its shape: those that are not kIgnoredClass. Compared in
+/// int64, since a narrower dtype would wrap the number: uint8 reads -100 as class 156.
+at::Tensor is_counted(const at::Tensor& classes);
+
 /// "cross-entropy", "bce", "mse". Throws UsageError with the nearest right name.
 DEMI_API Loss parse_loss(std::string_view name);
 

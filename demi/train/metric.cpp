@@ -24,10 +24,9 @@ Metric top_k(int64_t k) {
                 const at::Tensor best = std::get<1>(output.topk(std::min(k, output.size(1)), 1));
                 return best.eq(classes_in(target).unsqueeze(1)).any(1).sum();
               },
-          .count =
-              [classes_in](const at::Tensor&, const at::Tensor& target) {
-                return classes_in(target).ne(kIgnoredClass).sum();
-              }};
+          .count = [classes_in](
+                       const at::Tensor&,
+                       const at::Tensor& target) { return is_counted(classes_in(target)).sum(); }};
 }
 
 int64_t top_k_of(int64_t asked, int64_t classes) {

@@ -154,6 +154,40 @@ TEST(OddLoss, IgnoredTargetsCountNowhere) {
   EXPECT_FALSE(none.epochs[0].accuracy);
 }
 
+// -100 in uint8 would be 156, a class like any other. Truth: the formula, and int64.
+TEST(OddLoss, ClassesOfUint8CountAll) {
+  const at::Tensor classes = torch::tensor({156, 3, 156, 156, 156, 156, 7, 199});
+  const at::Tensor bytes = classes.to(torch::kByte);
+  at::Tensor logits = torch::zeros({8, 200});
+  // All right but one of class 156, which is taken for class 9.
+  for (int64_t i = 0; i < 8; ++i) logits[i][i == 2 ? 9 : classes[i].item<int64_t>()] = 5;
+  const EvaluateOptions options{.metrics = {top_k(1)}, .per_class = true};
+  const Evaluation result = figures(logits, bytes, options);
+  EXPECT_NEAR(result.loss, torch::cross_entropy_loss(logits, classes).item<double>(), 1e-6);
+  EXPECT_DOUBLE_EQ(*result.accuracy, 7.0 / 8);
+  EXPECT_DOUBLE_EQ(result.metrics[0].second, 7.0 / 8);
+  EXPECT_DOUBLE_EQ(result.class_accuracy[156], 4.0 / 5);
+
+  const LossFunction loss(Loss::cross_entropy);
+  EXPECT_EQ(loss.share_that_counts(bytes), 1) << "ranks weigh their gradients by it";
+  EXPECT_EQ(loss.share_that_counts(bytes.slice(0, 4, 6)), 1) << "a rank's part of class 156 alone";
+  EXPECT_EQ(loss.share_that_counts(torch::tensor({-100, 3}).to(torch::kChar)), 0.5);
+
+  std::vector<History> trained;
+  for (const at::Tensor& target : {classes, bytes}) {
+    torch::manual_seed(7);
+    torch::nn::Linear model(6, 200);
+    trained.push_back(Trainer(network(model), sgd(*model), TrainerOptions())
+                          .fit(Rows(torch::randn({8, 6}), target, 2)));
+  }
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(trained[0].steps[i].loss, trained[1].steps[i].loss);
+    EXPECT_EQ(trained[0].steps[i].accuracy, trained[1].steps[i].accuracy);
+  }
+  EXPECT_EQ(trained[0].epochs[0].loss, trained[1].epochs[0].loss);
+  EXPECT_EQ(trained[0].epochs[0].accuracy, trained[1].epochs[0].accuracy);
+}
+
 TEST(OddLoss, ShapesAreNotBroadcast) {
   const at::Tensor output = torch::randn({16, 1}), target = torch::randn({16});
   const double of_pairs = (output.squeeze(1) - target).square().mean().item<double>();

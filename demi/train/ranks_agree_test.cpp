@@ -60,8 +60,9 @@ struct PartOutcome {
   std::vector<at::Tensor> weights;
 };
 
-torch::nn::Sequential net_of_two_layers() {
-  torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Tanh(), torch::nn::Linear(6, 3));
+torch::nn::Sequential net_of_two_layers(int64_t classes = 3) {
+  torch::nn::Sequential net(torch::nn::Linear(4, 6), torch::nn::Tanh(),
+                            torch::nn::Linear(6, classes));
   testing::set_weights(*net);
   net->to(torch::kDouble);
   return net;
@@ -253,6 +254,18 @@ TEST_F(RanksAgree, OnTargetsThatAreIgnored) {
           part.own_loss = own_loss && part.options.group;  // alone it is the loss by name
         },
         {2, 4});
+}
+
+// In uint8 the class 156 has the bits of -100, which is ignored: a rank's part of it alone counts.
+TEST_F(RanksAgree, OnClassesOfUint8) {
+  expect_as_alone(
+      [](Part& part) {
+        part.net = net_of_two_layers(/*classes=*/160);
+        part.y.slice(0, 4, 9).fill_(156);
+        part.y[17] = 156;
+        part.y = part.y.to(torch::kByte);
+      },
+      {2, 4});
 }
 
 TEST_F(RanksAgree, OnOptionsThatAreCompared) {
