@@ -116,7 +116,8 @@ TextSet load_test_texts(std::string_view name, const fs::path& data_dir,
       !imdb_archive(folder).empty() || fs::is_directory(folder / "train", unreadable);
   if (is_whole) {
     TextCorpus corpus = load_texts(name, data_dir);
-    return renumbered(std::move(corpus.test), *corpus.vocabulary, vocabulary);
+    if (has_all_words(*corpus.vocabulary, vocabulary))
+      return renumbered(std::move(corpus.test), *corpus.vocabulary, vocabulary);
   }
   return tokenize(imdb_test_reviews(folder), vocabulary, fmt::format("{} test", name));
 }

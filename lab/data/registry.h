@@ -31,8 +31,8 @@ DEMI_API TextCorpus load_texts(std::string_view name, const std::filesystem::pat
 DEMI_API TextCorpus load_text_files(const std::filesystem::path& train,
                                     const std::filesystem::path& test);
 
-/// The test split alone, numbered by a vocabulary that stands. The training texts need not be
-/// there; where they are, the kept result of load_texts is used.
+/// The test split alone, numbered by a given vocabulary. The training texts need not be there. If
+/// they are, and have every word of the vocabulary, the result that load_texts keeps is used.
 DEMI_API TextSet load_test_texts(std::string_view name, const std::filesystem::path& data_dir,
                                  const Vocabulary& vocabulary);
 

@@ -123,6 +123,11 @@ TextSet renumbered(TextSet texts, const Vocabulary& from, const Vocabulary& to) 
   return texts;
 }
 
+bool has_all_words(const Vocabulary& from, const Vocabulary& to) {
+  return std::ranges::all_of(to.words().subspan(1),
+                             [&](const std::string& word) { return from.id(word) != 0; });
+}
+
 double unknown_share(const TextSet& texts) {
   const int64_t all = texts.tokens.numel();
   if (all == 0) return 0;

@@ -50,8 +50,12 @@ DEMI_API TextCorpus tokenize(const std::vector<TextSource>& train,
 DEMI_API TextSet tokenize(const std::vector<TextSource>& texts, const Vocabulary& vocabulary,
                           std::string name);
 
-/// Texts that `from` has numbered, by the numbers of `to`.
+/// Texts that `from` has numbered, by the numbers of `to`. Words that `from` lacks are <unk>
+/// already.
 DEMI_API TextSet renumbered(TextSet texts, const Vocabulary& from, const Vocabulary& to);
+
+/// Whether `from` has each word of `to`: then renumbered() loses no word that `to` has.
+DEMI_API bool has_all_words(const Vocabulary& from, const Vocabulary& to);
 
 /// The share of <unk> among the tokens, 0 to 1; 0 of no texts.
 DEMI_API double unknown_share(const TextSet& texts);

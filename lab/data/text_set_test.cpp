@@ -191,10 +191,17 @@ TEST_F(Imdb, NoticesAReplacedReviewOfTheSameSizeAndTime) {
 TEST_F(Imdb, ReadsTheTestSetAloneWhereTheTrainingSetIsNot) {
   write_imdb(folder_, ".txt");
   const Vocabulary vocabulary({"<unk>", "bad", "good"});
+  const Vocabulary more({"<unk>", "awful", "good"});  // a word that these training texts lack
   const at::Tensor expected = at::tensor({0, 0, 1, 2}, at::kInt);  // awful , bad; good
-  EXPECT_TRUE(at::equal(load_test_texts("imdb", folder_.path(), vocabulary).tokens, expected));
+  const at::Tensor of_more = at::tensor({1, 0, 0, 2}, at::kInt);
+  const auto read = [&](const Vocabulary& by) {
+    return load_test_texts("imdb", folder_.path(), by).tokens;
+  };
+  EXPECT_TRUE(at::equal(read(vocabulary), expected));
+  EXPECT_TRUE(at::equal(read(more), of_more));
   std::filesystem::remove_all(folder_ / "aclImdb/train");
-  EXPECT_TRUE(at::equal(load_test_texts("imdb", folder_.path(), vocabulary).tokens, expected));
+  EXPECT_TRUE(at::equal(read(vocabulary), expected));
+  EXPECT_TRUE(at::equal(read(more), of_more));
 }
 
 // As it lies: in the forms of its authors, and of those who pack the folder again.

@@ -227,6 +227,20 @@ TEST_F(Eval, NewWordsAreUnknownAndTheirShareIsSaid) {
   EXPECT_EQ(loss(file), result.runs[0].evaluation.loss);
 }
 
+// The training texts were changed, and lack a word of the test that the model knows.
+TEST_F(Eval, ResumedTrainingTestsOnAllWordsOfTheModel) {
+  const settings::Config config = texts();
+  file_of(config);
+  const auto model = workload::data_of_checkpoint(folder_ / "checkpoints");
+  ASSERT_TRUE(model);
+  folder_.write("train.csv", "label,text\npos,good and fine\nneg,bad and dull\npos,fine\n");
+  const auto workload = workload::read_data(settings::resolve(config, c10::kCPU), {}, model)(4);
+  EXPECT_EQ(workload.unknown_test, 0) << "film";
+  EXPECT_EQ(workload.unknown_train, 0);
+  const at::Tensor numbers = workload.test->batch(0, 0).input;
+  EXPECT_EQ(numbers.eq(model->vocabulary->id("film")).sum().item<int64_t>(), 1);
+}
+
 TEST_F(Eval, OtherClassesAreRefusedWithBoth) {
   const fs::path file = file_of(texts());
   folder_.write("test.csv", "label,text\npos,good\nbad,dull\n");

@@ -98,10 +98,14 @@ void require_same_words(const ModelData& model, int64_t words) {
            "leave --vocabulary-size as it was in training");
 }
 
-void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data) {
+void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data,
+                 const std::function<data::TextSet()>& read_test) {
   require_same_data(model, corpus.classes, data, {});
-  for (data::TextSet* texts : {&corpus.train, &corpus.test})
-    *texts = renumbered(std::move(*texts), *corpus.vocabulary, *model.vocabulary);
+  const data::Vocabulary& words = *model.vocabulary;
+  corpus.train = renumbered(std::move(corpus.train), *corpus.vocabulary, words);
+  corpus.test = has_all_words(*corpus.vocabulary, words)
+                    ? renumbered(std::move(corpus.test), *corpus.vocabulary, words)
+                    : read_test();
   corpus.vocabulary = model.vocabulary;
 }
 

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -42,8 +43,11 @@ void require_same_tokens(const ModelData& model, const tokens::TokenizerTexts& t
 /// of the model's size.
 DEMI_API std::shared_ptr<const tokens::Tokenizer> tokenizer_of_model(const ModelData& model);
 
-/// Gives the texts of a corpus the numbers of the model's vocabulary.
-void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data);
+/// Gives the texts of a corpus the numbers of the model's vocabulary. `read_test` reads the test
+/// texts again, by that vocabulary: it is called if words of the model are lost in the corpus,
+/// since its own training texts lack them.
+void number_anew(const ModelData& model, data::TextCorpus& corpus, const std::string& data,
+                 const std::function<data::TextSet()>& read_test);
 
 /// "1.2 % of the words are not among the 100,682 of FILE: they count as <unk>".
 DEMI_API std::string say_unknown(double share, const ModelData& model);

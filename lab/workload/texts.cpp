@@ -25,10 +25,21 @@ Workload text_workload(const data::TextCorpus& corpus, const settings::Config& c
   return result;
 }
 
+// The test texts alone, by the words of a saved model.
+data::TextSet read_test_texts(const settings::Config& config, const Reading& reading,
+                              const std::vector<std::string>& classes) {
+  const data::Vocabulary& words = *reading.model->vocabulary;
+  return reading.data->layout == data::Layout::csv
+             ? data::load_test_text_file(config.test_file, classes, words)
+             : data::load_test_texts(config.data, config.data_dir, words);
+}
+
 }  // namespace
 
-Loaders text_loaders(data::TextCorpus read, const Reading& reading) {
-  if (reading.model) number_anew(*reading.model, read, reading.data->name);
+Loaders text_loaders(data::TextCorpus read, const settings::Config& from, const Reading& reading) {
+  if (reading.model)
+    number_anew(*reading.model, read, reading.data->name,
+                [&] { return read_test_texts(from, reading, read.classes); });
   return [reading, corpus = std::move(read)](settings::Config config, DataShape& shape) {
     if (reading.model) config.max_length = reading.model->input.max_length;
     Workload result = text_workload(corpus, config, shape);
@@ -55,9 +66,7 @@ Loaders text_loaders(data::TextCorpus read, const Reading& reading) {
 Loaders test_texts(const settings::Config& read, const Reading& reading) {
   const ModelData& model = *reading.model;
   data::TextCorpus corpus{.classes = model.classes, .vocabulary = model.vocabulary};
-  corpus.test = reading.data->layout == data::Layout::csv
-                    ? data::load_test_text_file(read.test_file, model.classes, *model.vocabulary)
-                    : data::load_test_texts(read.data, read.data_dir, *model.vocabulary);
+  corpus.test = read_test_texts(read, reading, model.classes);
   return [reading, corpus = std::move(corpus)](settings::Config config, DataShape& shape) {
     config.max_length = reading.model->input.max_length;
     Workload result = text_workload(corpus, config, shape);

@@ -66,7 +66,8 @@ Loaders loaders_of(const settings::Config& config, const Reading& reading) {
                  ? random_rows(reading, /*linear=*/reading.data->name == "synthetic-linear")
                  : random_pictures(reading);
     case data::Layout::csv:
-      return text_loaders(data::load_text_files(config.train_file, config.test_file), reading);
+      return text_loaders(data::load_text_files(config.train_file, config.test_file), config,
+                          reading);
     case data::Layout::text:
       return token_loaders(
           reading.data->is_published()
@@ -81,7 +82,7 @@ Loaders loaders_of(const settings::Config& config, const Reading& reading) {
       return list_pictures(config, reading);
     default:
       return reading.data->kind == data::Kind::texts
-                 ? text_loaders(data::load_texts(config.data, config.data_dir), reading)
+                 ? text_loaders(data::load_texts(config.data, config.data_dir), config, reading)
                  : read_images(config, reading);
   }
 }
