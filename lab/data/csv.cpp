@@ -253,16 +253,32 @@ std::vector<std::string> classes_of(const Source& source, std::span<const CsvRec
   return classes;
 }
 
+/// Whether the first line may be pandas' heading of a frame whose columns have no names: 0,1 above
+/// texts of which none is a number.
+bool may_number_columns(std::span<const CsvRecord> rows, const Columns& column) {
+  return rows.size() > 1 && rows[0].fields[column.label] == "0" &&
+         rows[0].fields[column.text] == "1" &&
+         std::ranges::none_of(rows.subspan(1), [&](const CsvRecord& row) {
+           return as_number(row.fields[column.text]).has_value();
+         });
+}
+
 /// A heading of unknown words would be trained on as a text of a class of its own. So without a
-/// known heading the first line's label is a number or occurs in another line, too.
-void require_no_heading(const Source& source, std::span<const CsvRecord> rows, std::size_t column) {
-  const std::string& first = rows[0].fields[column];
+/// known heading the first line's label occurs in another line, too, or all labels are numbers.
+void require_no_heading(const Source& source, std::span<const CsvRecord> rows,
+                        const Columns& column, bool has_classes) {
+  const std::string& first = rows[0].fields[column.label];
   const bool again = std::ranges::any_of(
-      rows.subspan(1), [&](const CsvRecord& row) { return row.fields[column] == first; });
-  if (!again && !as_number(first))
+      rows.subspan(1), [&](const CsvRecord& row) { return row.fields[column.label] == first; });
+  const bool all_numbers = std::ranges::all_of(
+      rows, [&](const CsvRecord& row) { return as_number(row.fields[column.label]).has_value(); });
+  const bool numbers_columns = may_number_columns(rows, column);
+  if (numbers_columns || (!again && !all_numbers && !has_classes))
     source.damaged(
-        "it is not clear whether the first line is a heading: its label occurs nowhere else",
-        rows[0].line, first,
+        numbers_columns
+            ? "it is not clear whether the first line is a heading: it may number the columns"
+            : "it is not clear whether the first line is a heading: its label occurs nowhere else",
+        rows[0].line, numbers_columns ? "0 and 1" : first,
         "a heading of one of label, sentiment, class, target and one of text, review, sentence; "
         "or two texts or more of each label");
 }
@@ -270,7 +286,6 @@ void require_no_heading(const Source& source, std::span<const CsvRecord> rows, s
 /// The classes of a training file: those of its labels.
 std::vector<std::string> training_classes(const Source& source, std::span<const CsvRecord> rows,
                                           const Columns& column) {
-  if (!column.heading) require_no_heading(source, rows, column.label);
   std::vector<std::string> classes = classes_of(source, rows, column.label);
   if (classes.size() == 1)
     source.damaged("all texts have one label", rows[0].line, classes.front(), "two labels or more",
@@ -335,6 +350,7 @@ LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string>
   }
   std::erase_if(records, [&](const CsvRecord& row) { return row.fields[column->label].empty(); });
   if (records.empty()) return {.sources = {}, .classes = std::move(classes)};
+  if (!column->heading) require_no_heading(source, records, *column, !classes.empty());
   if (classes.empty()) classes = training_classes(source, records, *column);
   std::vector<TextSource> sources;
   for (CsvRecord& row : records) {

@@ -36,7 +36,8 @@ struct LabelledTexts {
 /// A first line that holds one of the names label, sentiment, class, target and one of text,
 /// review, sentence, in any letter case, is a heading and says which columns are meant (two of one
 /// kind are an error); otherwise there are two columns, label and text, and the first line's label
-/// is a number or occurs in another line, too. With `classes` given (those of the training file)
+/// occurs in another line, too, or all labels are numbers; 0,1 above texts that are no numbers is
+/// refused, since pandas numbers columns so. With `classes` given (those of the training file)
 /// others are an error; without, there have to be two or more. Throws DataError with the line; also
 /// if there are no texts, or one without a label. With another `report`, texts that it is called
 /// for are left out.

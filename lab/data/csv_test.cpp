@@ -180,7 +180,24 @@ TEST_F(Csv, RefusesAFirstLineThatMayBeAHeading) {
   EXPECT_THAT(said("category,description\npos,good\nneg,bad\n"),
               HasSubstr("line 1: it is not clear whether the first line is a heading"));
   EXPECT_EQ(said("pos,good\nneg,bad\npos,better\n"), "no DataError");
-  EXPECT_EQ(said("1,good\n0,bad\n"), "no DataError") << "no heading is a number";
+  EXPECT_EQ(said("1,good\n0,bad\n"), "no DataError") << "all labels are numbers";
+  EXPECT_EQ(said("0,good\n1,bad\n2,odd\n"), "no DataError");
+}
+
+// pandas writes a frame without names of columns with their numbers: DataFrame(rows).to_csv(f,
+// index=False).
+TEST_F(Csv, RefusesNumbersOfColumnsAsAHeading) {
+  const auto said = [&](const std::string& content, const std::vector<std::string>& classes = {}) {
+    folder_.write("x.csv", content);
+    return complaint([&] { read_labelled_texts(folder_ / "x.csv", classes); });
+  };
+  const auto refused = HasSubstr("line 1: it is not clear whether the first line is a heading");
+  EXPECT_THAT(said("0,1\npos,good film\nneg,bad\npos,fine\n"), refused);
+  EXPECT_THAT(said("7,good\npos,fine\nneg,bad\n"), refused) << "no other label is a number";
+  EXPECT_THAT(said("0,1\n1,good\n0,bad\n"), refused) << "labels that are numbers";
+  EXPECT_THAT(said("0,1\n2,good\n3,bad\n"), refused);
+  EXPECT_THAT(said("0,1\n1,good\n0,bad\n", {"0", "1"}), refused) << "a test file";
+  EXPECT_EQ(said("0,1\n1,good\n0,2\n"), "no DataError") << "texts that are numbers";
 }
 
 TEST_F(Csv, NoTextsAreDamagedData) {
