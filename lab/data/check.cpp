@@ -81,7 +81,7 @@ void note_classes_of_one_part(FilesCheck& check) {
 /// at the next one, maybe lines further on; the author of a .tsv without quoting does not mean
 /// that.
 void note_swallowed_lines(FilesCheck& check, const fs::path& file, const LabelledTexts& texts) {
-  if (file.extension() != ".tsv" && file.extension() != ".tab") return;
+  if (separator_of(file) != '\t') return;
   const auto over_lines = [](const TextSource& source) {
     return source.read().find('\n') != std::string::npos;
   };

@@ -18,6 +18,7 @@
 #include <utility>
 
 #include "demi/core/git_lfs.h"
+#include "lab/files/gzip_reader.h"
 #include "lab/open_text.h"
 
 namespace demi::data {
@@ -31,6 +32,13 @@ std::string without_blank_end(std::string text) {
   const std::size_t end = last == std::string::npos ? 0 : text.find('\n', last);
   if (end != std::string::npos) text.resize(last == std::string::npos ? 0 : end + 1);
   return text;
+}
+
+/// Whether there is no LF, and a CR outside of quotes.
+bool ends_lines_with_cr(std::string_view text) {
+  const std::size_t cr = text.find('\r');
+  return cr != std::string_view::npos && text.find('\n') == std::string_view::npos &&
+         std::ranges::count(text.substr(0, cr), '"') % 2 == 0;
 }
 
 struct Separator {
@@ -295,6 +303,11 @@ std::vector<std::string> training_classes(const Source& source, std::span<const 
 
 }  // namespace
 
+char separator_of(const fs::path& file) {
+  const fs::path name = file.extension() == ".gz" ? file.stem() : file;
+  return name.extension() == ".tsv" || name.extension() == ".tab" ? '\t' : ',';
+}
+
 std::vector<CsvRecord> read_csv(const fs::path& file, char separator,
                                 const files::DamageReport& report) {
   std::ifstream in(file, std::ios::binary);
@@ -318,6 +331,13 @@ std::vector<CsvRecord> read_csv(const fs::path& file, char separator,
     return std::vector<CsvRecord>();
   };
   if (!text) return refuse_text("cannot be read", std::strerror(errno), "get another copy of it");
+  if (text->starts_with("\x1f\x8b")) text = files::read_gzip("data.read_csv", file);
+  if (text->starts_with("PK\3\4"))
+    return refuse_text("the file is a zip archive", "PK, as .zip and .xlsx begin",
+                       "unpack it, or save the sheet of an .xlsx as CSV in UTF-8");
+  if (ends_lines_with_cr(*text))
+    return refuse_text("the lines are not ended as in CSV", "CR alone, as on an old Macintosh",
+                       "convert it: tr '\\r' '\\n' < FILE > NEW");
   if (is_git_lfs_pointer(*text))
     return refuse_text("the file is not there", kGitLfsPointer, kGitLfsAdvice);
   if (const auto wide = lab::wide_encoding_of(*text); !wide.empty())
@@ -328,10 +348,9 @@ std::vector<CsvRecord> read_csv(const fs::path& file, char separator,
 LabelledTexts read_labelled_texts(const fs::path& file, std::vector<std::string> classes,
                                   const files::DamageReport& report) {
   const Source source{file, report};
-  const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
   bool whole = true;  // a file of which nothing could be read is not reported twice
   std::vector<CsvRecord> records =
-      read_csv(file, tabs ? '\t' : ',', [&](const files::Damage& damage) {
+      read_csv(file, separator_of(file), [&](const files::Damage& damage) {
         whole = false;
         report(damage);
       });

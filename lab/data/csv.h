@@ -17,17 +17,23 @@ struct CsvRecord {
   int64_t line;  // on which it begins, from 1; a quoted field may hold further lines
 };
 
+/// The separator that a file's name means: '\t' of .tsv and .tab, also with .gz behind it; else
+/// ','.
+DEMI_API char separator_of(const std::filesystem::path& file);
+
 /// A whole CSV (',') or TSV ('\t') file by RFC 4180: fields in double quotes may hold separators,
 /// line ends and doubled quotes; lines end with CRLF or LF, the last with or without. A quote
 /// inside of an unquoted field means itself, as Python's csv and pandas read it. A byte order mark
-/// and blank lines at the end are skipped. Throws DataError with the line: text after a closing
-/// quote, a quote that is never closed, another number of fields than the first record has, a first
-/// record of one field that other separators divide; a file that cannot be read, is UTF-16 or
-/// git-lfs's pointer. With another `report`, records that it is called for are left out.
+/// and blank lines at the end are skipped. gzip is decompressed, which is recognised by the
+/// content; if it is damaged, DataError is thrown whatever `report` is. Throws DataError with the
+/// line: text after a closing quote, a quote that is never closed, another number of fields than
+/// the first record has, a first record of one field that other separators divide; a file that
+/// cannot be read, is UTF-16, a zip archive or git-lfs's pointer, or whose lines end with CR alone.
+/// With another `report`, records that it is called for are left out.
 DEMI_API std::vector<CsvRecord> read_csv(const std::filesystem::path& file, char separator,
                                          const files::DamageReport& report = files::report_damage);
 
-/// Labelled texts out of a CSV or TSV file (by its name: .tsv or .tab is TSV).
+/// Labelled texts out of a CSV or TSV file (separator_of its name).
 struct LabelledTexts {
   std::vector<TextSource> sources;   // labels are places in classes
   std::vector<std::string> classes;  // all numbers: by value; else by their bytes

@@ -3,6 +3,7 @@
 #include <ATen/ATen.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <zlib.h>
 
 #include <functional>
 #include <set>
@@ -93,6 +94,34 @@ TEST_F(Csv, NamesAPointerAndAReadThatFails) {
               HasSubstr("git lfs pull"));
   EXPECT_THAT(complaint([&] { read_csv("/proc/self/mem", ','); }),
               HasSubstr("cannot be read; seen: Input/output error"));
+}
+
+// As pandas.read_csv does. The compressed bytes are those of zlib's own writer.
+TEST_F(Csv, ReadsGzip) {
+  const auto pack = [&](const char* name, const std::string& text) {
+    gzFile file = gzopen((folder_ / name).c_str(), "wb");
+    gzwrite(file, text.data(), static_cast<unsigned>(text.size()));
+    gzclose(file);
+  };
+  pack("x.csv.gz", "label,text\npos,good\nneg,bad\n");
+  pack("x.tsv.gz", "label\ttext\npos\tgood\nneg\tbad\n");
+  for (const char* name : {"x.csv.gz", "x.tsv.gz"}) {
+    const LabelledTexts read = read_labelled_texts(folder_ / name);
+    EXPECT_THAT(read.classes, ElementsAre("neg", "pos")) << name;
+    EXPECT_EQ(read.sources.at(0).read(), "good") << name;
+  }
+  const std::string whole = files::contents(folder_ / "x.csv.gz");
+  folder_.write("cut.csv.gz", whole.substr(0, whole.size() - 3));
+  EXPECT_THAT(complaint([&] { read_csv(folder_ / "cut.csv.gz", ','); }),
+              HasSubstr("damaged or cut short"));
+}
+
+// An .xlsx is a zip archive, whose entries begin with these bytes (APPNOTE.TXT, 4.3.7).
+TEST_F(Csv, NamesAZipArchiveAndOldLineEnds) {
+  EXPECT_THAT(complaint_of("PK\3\4\x14,a;b"), AllOf(HasSubstr("zip"), HasSubstr("xlsx")));
+  EXPECT_THAT(complaint_of("label,text\rpos,good\rneg,bad\r"),
+              AllOf(HasSubstr("CR alone"), HasSubstr("tr '\\r' '\\n'")));
+  EXPECT_EQ(read("a,\"b\rc\"").at(0).fields.at(1), "b\rc") << "within a field";
 }
 
 // As Python's csv and pandas.read_csv do: most TSV files of texts know no quoting.

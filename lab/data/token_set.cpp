@@ -19,11 +19,7 @@ namespace fs = std::filesystem;
 using SharedTokens = std::shared_ptr<const tokens::TokenSource>;
 
 std::string text_of(const fs::path& path) {
-  files::GzipReader reader("data.read_token_texts", path);
-  std::string text;
-  std::string block(1 << 20, '\0');
-  while (const std::size_t bytes = reader.read(block.data(), block.size()))
-    text.append(block, 0, bytes);
+  std::string text = files::read_gzip("data.read_token_texts", path);
   if (const auto wide = lab::wide_encoding_of(text); !wide.empty())
     throw DataError({.where = "data.read_token_texts",
                      .what = path.string() + " is not UTF-8",

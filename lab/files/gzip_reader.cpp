@@ -46,4 +46,13 @@ std::size_t GzipReader::read(void* to, std::size_t bytes) {
   return done;
 }
 
+std::string read_gzip(const std::string& where, const std::filesystem::path& path) {
+  GzipReader reader(where, path);
+  std::string text;
+  std::string block(1 << 20, '\0');
+  while (const std::size_t bytes = reader.read(block.data(), block.size()))
+    text.append(block, 0, bytes);
+  return text;
+}
+
 }  // namespace demi::files

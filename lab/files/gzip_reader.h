@@ -31,4 +31,7 @@ class GzipReader {
   uint64_t total_ = 0;  // bytes given so far
 };
 
+/// The whole of a file, as GzipReader reads it.
+std::string read_gzip(const std::string& where, const std::filesystem::path& path);
+
 }  // namespace demi::files

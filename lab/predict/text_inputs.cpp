@@ -36,8 +36,7 @@ std::size_t column_of(const fs::path& file, const std::vector<std::string>& head
 }
 
 void add_column(const fs::path& file, std::string_view column, std::vector<Input>& inputs) {
-  const bool tabs = file.extension() == ".tsv" || file.extension() == ".tab";
-  std::vector<data::CsvRecord> records = data::read_csv(file, tabs ? '\t' : ',');
+  std::vector<data::CsvRecord> records = data::read_csv(file, data::separator_of(file));
   if (records.empty())
     files::report_damage({.where = "predict.csv_inputs",
                           .file = file,
