@@ -115,6 +115,14 @@ TEST_F(Inputs, AColumnIsFoundByItsHeading) {
   } catch (const UsageError& error) {
     EXPECT_THAT(error.what(), AllOf(HasSubstr("did you mean text"), HasSubstr("label")));
   }
+  folder_.write("twice.csv", "text, text\nfilm superb,film awful\n");
+  const Words twice{at("twice.csv")};
+  try {
+    csv_inputs(twice, "text");
+    FAIL();
+  } catch (const UsageError& error) {
+    EXPECT_THAT(error.what(), AllOf(HasSubstr("several columns"), HasSubstr("text")));
+  }
   const Words empty{at("empty.csv")}, absent{at("absent.csv")};
   EXPECT_THROW(csv_inputs(empty, "text"), DataError);
   EXPECT_THROW(csv_inputs(absent, "text"), DataError);

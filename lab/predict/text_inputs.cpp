@@ -28,6 +28,11 @@ std::size_t column_of(const fs::path& file, const std::vector<std::string>& head
   std::vector<std::string> names;
   for (const std::string& heading : headings) names.push_back(trimmed(heading));
   const auto found = std::ranges::find(names, column);
+  if (std::ranges::count(names, column) > 1)
+    throw UsageError({.where = "--csv",
+                      .what = file.string() + " has several columns of that name in its first line",
+                      .seen = column,
+                      .advice = "take the other columns out, or give them other headings"});
   if (found != names.end()) return static_cast<std::size_t>(found - names.begin());
   throw UsageError({.where = "--csv",
                     .what = file.string() + " has no column of that name in its first line",
