@@ -138,6 +138,7 @@ void Session::load_data() {
   const bool has_new_words =
       workload_.unknown_train.value_or(0) > 0 && config_.vocabulary_size == 0;
   if (is_first() && has_new_words) note(workload::say_unknown(*workload_.unknown_train, *model));
+  if (is_first() && !workload_.note_on_data.empty()) note(workload_.note_on_data);
   if (!group_) return;
   const auto examples = [](const auto& loader) { return loader ? loader->all_examples() : 0; };
   group_->require_same(

@@ -157,6 +157,7 @@ workload::Workload test_data(const settings::Config& config, c10::Device device,
   result.unknown_words = workload.unknown_test;
   if (workload.unknown_test && *workload.unknown_test > 0)
     result.notes.push_back(workload::say_unknown(*workload.unknown_test, *model));
+  if (!workload.note_on_data.empty()) result.notes.push_back(workload.note_on_data);
   return workload;
 }
 

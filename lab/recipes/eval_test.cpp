@@ -33,6 +33,7 @@ using files::complaint;
 using ::testing::AllOf;
 using ::testing::Contains;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 const std::string kRows =
     "label,text\npos,good and fine\nneg,bad and dull\npos,fine film\nneg,dull film\n";
@@ -239,6 +240,21 @@ TEST_F(Eval, ResumedTrainingTestsOnAllWordsOfTheModel) {
   EXPECT_EQ(workload.unknown_train, 0);
   const at::Tensor numbers = workload.test->batch(0, 0).input;
   EXPECT_EQ(numbers.eq(model->vocabulary->id("film")).sum().item<int64_t>(), 1);
+}
+
+// Every second row is "pos".
+TEST_F(Eval, AClassThatALimitLeavesOutIsNamed) {
+  const fs::path file = file_of(texts());
+  std::string rows = "label,text\n";
+  for (int i = 0; i < 10; ++i) rows += "pos,good film\nneg,dull and bad\n";
+  folder_.write("test.csv", rows);
+  const auto notes = [&](int64_t limit) {
+    return evaluate_saved(file, {.data_dir = folder_.path(), .limit = limit}).notes;
+  };
+  EXPECT_THAT(notes(10), Contains(AllOf(HasSubstr("the 10 test examples"), HasSubstr("none of neg"),
+                                        HasSubstr("shuffle"))));
+  EXPECT_THAT(notes(7), Not(Contains(HasSubstr("none of"))));
+  EXPECT_THAT(notes(0), Not(Contains(HasSubstr("none of"))));
 }
 
 TEST_F(Eval, OtherClassesAreRefusedWithBoth) {

@@ -107,7 +107,9 @@ Workload without_training_pictures(const settings::Config& config, const Reading
   result.classes = reading.model->classes;
   data::PictureLoaderOptions options = picture_options(config, reading);
   options.order = test_order(config, reading);
-  if (pictures) result.test = std::make_shared<data::PictureLoader>(*pictures, options);
+  if (!pictures) return result;
+  result.note = note_on_lost_classes(nullptr, &pictures->labels, result.classes, config, reading);
+  result.test = std::make_shared<data::PictureLoader>(*pictures, options);
   return result;
 }
 
@@ -134,6 +136,9 @@ Loaders read_images(const settings::Config& read, const Reading& reading) {
              const settings::Config& config, DataShape& shape) {
     Workload result = image_loaders(config, reading, shape, training, test);
     if (training) result.labels = checksum_of(training->labels);
+    result.note =
+        note_on_lost_classes(training ? &training->labels : nullptr, test ? &test->labels : nullptr,
+                             result.classes, config, reading);
     return result;
   };
 }
@@ -157,6 +162,9 @@ Loaders list_pictures(const settings::Config& listed, const Reading& reading) {
     result.note = data::note_on_others(folders.train);
     result.classes = folders.train.classes;
     result.labels = checksum_of(folders.train.labels);
+    add_note(result.note, note_on_lost_classes(&folders.train.labels,
+                                               folders.test ? &folders.test->labels : nullptr,
+                                               result.classes, config, reading));
     data::PictureLoaderOptions options = made;
     result.input.from_photographs = true;
     result.input.mean = options.mean;

@@ -1,5 +1,9 @@
 #include "lab/workload/reading.h"
 
+#include <ATen/ops/bincount.h>
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
 
 #include "demi/core/crc32c.h"
@@ -54,6 +58,56 @@ std::shared_ptr<const data::Loader> with_workers(std::shared_ptr<const data::Loa
       std::move(loader),
       data::PrefetchOptions{
           .workers = config.workers, .depth = 2 * config.workers, .device = device});
+}
+
+std::string note_on_lost_classes(const at::Tensor& labels, const std::vector<std::string>& classes,
+                                 const data::OrderOptions& order, std::string_view part) {
+  constexpr double kEnough = 5;  // a random draw misses what it would have five of in 1 of 150
+  constexpr std::size_t kShown = 10;
+  const int64_t all = labels.size(0), limit = order.limit;
+  if (limit <= 1 || limit >= all) return "";
+  const data::Order chosen(all, {.batch_size = limit, .limit = limit});
+  const auto count = [&](const at::Tensor& of) {
+    return at::bincount(of, {}, static_cast<int64_t>(classes.size()));
+  };
+  const at::Tensor before = count(labels),
+                   after = count(labels.index_select(0, chosen.epoch_indices(0)));
+  std::vector<std::string> lost;
+  int64_t examples = 0, kept = 0;
+  for (std::size_t c = 0; c < classes.size(); ++c) {
+    const auto at = static_cast<int64_t>(c);
+    const auto had = before[at].item<int64_t>(), has = after[at].item<int64_t>();
+    if (has > 0) ++kept;
+    if (had == 0 || has > 0) continue;
+    examples += had;
+    lost.push_back(classes[c]);
+  }
+  const double expected =
+      static_cast<double>(examples) * static_cast<double>(limit) / static_cast<double>(all);
+  if (lost.empty() || (expected < kEnough && kept > 1)) return "";
+  const std::size_t more = lost.size() - std::min(lost.size(), kShown);
+  lost.resize(lost.size() - more);
+  return fmt::format(
+      "the {} {} examples that a limit leaves have none of {}{}, which the data have: they are "
+      "evenly spaced; shuffle the data, or give another limit",
+      limit, part, fmt::join(lost, ", "), more > 0 ? fmt::format(" and {} more", more) : "");
+}
+
+std::string note_on_lost_classes(const at::Tensor* train, const at::Tensor* test,
+                                 const std::vector<std::string>& classes,
+                                 const settings::Config& config, const Reading& reading) {
+  std::string notes;
+  if (config.dry_run) return notes;  // its few batches are for no result
+  if (train)
+    notes = note_on_lost_classes(*train, classes, training_order(config, reading), "training");
+  if (test && config.overfit_batches == 0)
+    add_note(notes, note_on_lost_classes(*test, classes, test_order(config, reading), "test"));
+  return notes;
+}
+
+void add_note(std::string& notes, const std::string& note) {
+  if (!notes.empty() && !note.empty()) notes += "; ";
+  notes += note;
 }
 
 std::uint32_t checksum_of(const at::Tensor& labels) {

@@ -5,6 +5,9 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "demi/data/loader.h"
 #include "demi/data/order.h"
@@ -47,6 +50,20 @@ data::OrderOptions overfit_order(const settings::Config& config, const Reading& 
 std::shared_ptr<const data::Loader> with_workers(std::shared_ptr<const data::Loader> loader,
                                                  const settings::Config& config,
                                                  c10::Device device);
+
+/// A note on the classes that a limit leaves out of an order's examples; empty if there are none,
+/// or if a random draw of as many would miss them, too: it would have fewer than five examples of
+/// them. One class alone is always said. `part` is "training" or "test".
+std::string note_on_lost_classes(const at::Tensor& labels, const std::vector<std::string>& classes,
+                                 const data::OrderOptions& order, std::string_view part);
+
+/// The notes of what is trained on and tested on.
+std::string note_on_lost_classes(const at::Tensor* train, const at::Tensor* test,
+                                 const std::vector<std::string>& classes,
+                                 const settings::Config& config, const Reading& reading);
+
+/// Adds a note to others.
+void add_note(std::string& notes, const std::string& note);
 
 /// CRC-32C of labels, as int64.
 std::uint32_t checksum_of(const at::Tensor& labels);

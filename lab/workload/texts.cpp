@@ -49,6 +49,8 @@ Loaders text_loaders(data::TextCorpus read, const settings::Config& from, const 
       result.unknown_test = data::unknown_share(corpus.test);
     }
     result.labels = checksum_of(corpus.train.labels);
+    add_note(result.note, note_on_lost_classes(&corpus.train.labels, &corpus.test.labels,
+                                               corpus.classes, config, reading));
     data::TextLoaderOptions options{.max_length = config.max_length,
                                     .vocabulary_size = config.vocabulary_size};
     const bool overfit = config.overfit_batches > 0;
@@ -72,6 +74,8 @@ Loaders test_texts(const settings::Config& read, const Reading& reading) {
     Workload result = text_workload(corpus, config, shape);
     require_same_words(*reading.model, shape.vocabulary);
     result.unknown_test = data::unknown_share(corpus.test);
+    add_note(result.note,
+             note_on_lost_classes(nullptr, &corpus.test.labels, corpus.classes, config, reading));
     result.test = std::make_shared<data::TextLoader>(
         corpus.test, shape.classes,
         data::TextLoaderOptions{.order = test_order(config, reading),

@@ -198,7 +198,7 @@ void look_at_file(const models::ImportedFile& file, const settings::Resolved& ru
     if (const auto why = why_not_channels_last(run.config, workload.shape, run.device);
         !why.empty())
       notes.push_back("not in channels_last, which the graph refuses: " + why);
-  for (const std::string& note : notes) workload.note += (workload.note.empty() ? "" : "; ") + note;
+  for (const std::string& note : notes) add_note(workload.note, note);
   workload.about = tables_of(file, notes, run);
 }
 
@@ -221,6 +221,7 @@ Workload workload_of(const settings::Resolved& run, const Loaders& loaders, int6
   const settings::Config& config = sized.config;
   DataShape shape;
   Workload result = loaders(config, shape);
+  result.note_on_data = result.note;
   result.shape = shape;
   result.input.kind = run.data->kind;
   if (run.model->training_flop)

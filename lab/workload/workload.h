@@ -60,6 +60,7 @@ struct Workload {
   int64_t items_of_example = 1;               // tokens of a window
   double flop_of_item = 0;                    // of the network in training; 0: not known
   std::string note;                           // for people; mostly empty
+  std::string note_on_data;                   // the part of it that is about the examples
   std::vector<report::Table> about;           // likewise, to be shown before training
   DataShape shape;                            // sizes of the network
   InputRule input;                            // how examples become its input

@@ -1,13 +1,16 @@
 #include "lab/workload/workload.h"
 
 #include <ATen/ops/linalg_solve.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <stdlib.h>
 #include <torch/types.h>
 
 #include <filesystem>
 #include <fstream>
+#include <initializer_list>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "demi/core/error.h"
@@ -17,6 +20,10 @@
 
 namespace demi::workload {
 namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using ::testing::Not;
 
 TEST(Workload, ModelDataAndLossMustFit) {
   settings::Config config = settings::find_recipe("mlp").config;
@@ -104,6 +111,48 @@ TEST(Workload, LabelsHaveAChecksum) {
   EXPECT_EQ(labels_of("0,poor\n1,well\n1,nice\n"), labels);
   EXPECT_NE(labels_of("1,bad\n0,good\n0,fine\n"), labels);
   EXPECT_FALSE(load_workload(settings::find_recipe("loss-scaling").config, c10::kCPU).labels);
+}
+
+// A limit whose examples are all of one class, since the rows alternate. Truth: the rows.
+TEST(Workload, ClassesThatALimitLeavesOutAreNamed) {
+  std::string pattern = (std::filesystem::temp_directory_path() / "demi-limit-XXXXXX").string();
+  const std::filesystem::path folder = mkdtemp(pattern.data());
+  const auto write = [&](const char* name, const std::vector<std::string>& turns, int rows) {
+    std::ofstream out(folder / name);
+    out << "label,text\n";
+    for (int i = 0; i < rows; ++i) out << turns[i % turns.size()] << ",text\n";
+  };
+  write("train.csv", {"a", "b"}, 60);
+  write("test.csv", {"a", "b"}, 61);
+  const auto note = [&](std::initializer_list<std::pair<const char*, const char*>> limits) {
+    settings::Config config = settings::find_recipe("imdb-lstm").config;
+    settings::set(config, "data", "csv", "");
+    settings::set(config, "train-file", (folder / "train.csv").string(), "");
+    settings::set(config, "test-file", (folder / "test.csv").string(), "");
+    settings::set(config, "batch-size", "5", "");
+    for (const auto& [name, value] : limits) settings::set(config, name, value, "");
+    return load_workload(config, c10::kCPU).note;
+  };
+  EXPECT_EQ(note({}), "");
+  EXPECT_THAT(note({{"limit", "30"}, {"test-limit", "31"}}),  // every second row
+              AllOf(HasSubstr("the 30 training examples"), HasSubstr("none of b"),
+                    HasSubstr("shuffle"), Not(HasSubstr("test"))));
+  EXPECT_EQ(note({{"limit", "60"}, {"test-limit", "31"}}), "");
+  EXPECT_EQ(note({{"limit", "25"}}), "");
+  EXPECT_THAT(note({{"overfit-batches", "2"}}), HasSubstr("the 10 training examples"));
+  EXPECT_EQ(note({{"overfit-batches", "5"}}), "");
+  write("test.csv", {"b", "a"}, 60);
+  EXPECT_EQ(note({{"test-limit", "20"}, {"limit", "25"}}), "");
+  EXPECT_THAT(note({{"test-limit", "30"}, {"limit", "30"}}),
+              AllOf(HasSubstr("30 training examples"), HasSubstr("none of b"),
+                    HasSubstr("30 test examples"), HasSubstr("none of a")));
+  // Of ten classes in turn. A random draw of four would leave out as many.
+  write("train.csv", {"0", "1", "2", "3", "4", "5", "6", "7", "8", "9"}, 60);
+  write("test.csv", {"0"}, 1);
+  EXPECT_THAT(note({{"loss", "cross-entropy"}, {"limit", "30"}}),
+              HasSubstr("none of 1, 3, 5, 7, 9"));
+  EXPECT_EQ(note({{"loss", "cross-entropy"}, {"limit", "4"}}), "");
+  std::filesystem::remove_all(folder);
 }
 
 TEST(Workload, SyntheticDataIsTheSameForEveryRun) {
