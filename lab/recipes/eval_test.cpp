@@ -338,6 +338,17 @@ TEST_F(EvalOfPictures, TrainingPicturesAreNotNeededAndTheFilesRuleCounts) {
   EXPECT_NE(loss_here(file), expected);
 }
 
+TEST_F(EvalOfPictures, TestFilesThatAreNotReadAreCounted) {
+  const fs::path file = file_of(pictures());
+  folder_.write("pictures/val/cat/x.webp", "");
+  const auto said = HasSubstr("1 files in " + (folder_ / "pictures/val").string());
+  EXPECT_THAT(workload::load_workload(pictures(), c10::kCPU).note, said);
+  EXPECT_THAT(evaluate_saved(file, {.data_dir = folder_ / "pictures"}).notes, Contains(said));
+  folder_.write("pictures/train/cat/y.webp", "");
+  EXPECT_THAT(workload::load_workload(pictures(), c10::kCPU).note,
+              AllOf(HasSubstr("1 files in " + (folder_ / "pictures/train").string()), said));
+}
+
 TEST_F(EvalOfPictures, AFolderThatIsNotThereIsAskedFor) {
   const fs::path file = file_of(pictures());
   fs::remove_all(folder_ / "pictures" / "train");

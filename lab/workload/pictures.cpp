@@ -108,7 +108,9 @@ Workload without_training_pictures(const settings::Config& config, const Reading
   data::PictureLoaderOptions options = picture_options(config, reading);
   options.order = test_order(config, reading);
   if (!pictures) return result;
-  result.note = note_on_lost_classes(nullptr, &pictures->labels, result.classes, config, reading);
+  result.note = data::note_on_others(*pictures);
+  add_note(result.note,
+           note_on_lost_classes(nullptr, &pictures->labels, result.classes, config, reading));
   result.test = std::make_shared<data::PictureLoader>(*pictures, options);
   return result;
 }
@@ -160,6 +162,7 @@ Loaders list_pictures(const settings::Config& listed, const Reading& reading) {
     Workload result;
     result.items = "images";
     result.note = data::note_on_others(folders.train);
+    if (folders.test) add_note(result.note, data::note_on_others(*folders.test));
     result.classes = folders.train.classes;
     result.labels = checksum_of(folders.train.labels);
     add_note(result.note, note_on_lost_classes(&folders.train.labels,
