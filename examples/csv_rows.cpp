@@ -7,11 +7,16 @@
 #include <torch/torch.h>
 #include <unistd.h>
 
+#include <charconv>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <optional>
 #include <string>
+#include <string_view>
+#include <system_error>
 #include <vector>
 
 #include "demi/demi.h"
@@ -41,13 +46,40 @@ fs::path write_rows() {
   return file;
 }
 
-// All columns of the rows below the heading, (N, columns) fp32.
+// The whole field as a finite number; blanks around it do not count. std::stof would read "1,234"
+// as 1, and "2x" as 2.
+std::optional<float> number_of(std::string_view field) {
+  while (field.starts_with(' ')) field.remove_prefix(1);
+  while (field.ends_with(' ')) field.remove_suffix(1);
+  double number = 0;
+  const auto [end, code] = std::from_chars(field.data(), field.data() + field.size(), number);
+  const bool is_whole = code == std::errc() && end == field.data() + field.size();
+  const auto rounded = static_cast<float>(number);
+  return is_whole && std::isfinite(rounded) ? std::optional(rounded) : std::nullopt;
+}
+
+// All columns of the rows below the heading, (N, columns) fp32. The last is a class, 0 or 1.
 torch::Tensor read_table(const fs::path& file) {
   const std::vector<demi::data::CsvRecord> records = demi::data::read_csv(file, ',');
+  if (records.size() < 2)
+    throw demi::DataError({.where = file.string(), .what = "there are no rows below a heading"});
+  const std::vector<std::string>& heading = records[0].fields;
   std::vector<float> values;
   for (std::size_t i = 1; i < records.size(); ++i)
-    for (const std::string& field : records[i].fields) values.push_back(std::stof(field));
-  return torch::tensor(values).view({-1, static_cast<int64_t>(records[0].fields.size())});
+    for (std::size_t column = 0; column < heading.size(); ++column) {
+      const std::string& field = records[i].fields[column];
+      const bool is_class = column + 1 == heading.size();
+      const std::optional<float> number = number_of(field);
+      if (!number || (is_class && *number != 0 && *number != 1))
+        throw demi::DataError({.where = file.string() + ", line " +
+                                        std::to_string(records[i].line) + ", column " +
+                                        heading[column],
+                               .what = is_class ? "this is no class" : "this is no number",
+                               .seen = '"' + field + '"',
+                               .accepted = is_class ? "0 or 1" : "a finite number: 1234.5, -1e-3"});
+      values.push_back(*number);
+    }
+  return torch::tensor(values).view({-1, static_cast<int64_t>(heading.size())});
 }
 
 }  // namespace
@@ -57,7 +89,13 @@ int main(int argc, char** argv) {
   const torch::Dtype dtype = dtype_named(argc > 2 ? argv[2] : "bf16");
   torch::manual_seed(0);
   const fs::path file = argc > 3 ? fs::path(argv[3]) : write_rows();
-  const torch::Tensor table = read_table(file);
+  torch::Tensor table;
+  try {
+    table = read_table(file);
+  } catch (const demi::DataError& error) {
+    std::fprintf(stderr, "%s\n", error.what());
+    return EXIT_FAILURE;
+  }
   if (argc <= 3) fs::remove(file);
   const int64_t last = table.size(1) - 1, test = table.size(0) / 4;
   const torch::Tensor x = table.slice(1, 0, last), y = table.select(1, last).to(torch::kLong);

@@ -92,6 +92,27 @@ TEST_F(CliData, TrainingRefusesOneClassAndAForeignSeparator) {
   EXPECT_THAT(texts.err, HasSubstr("with semicolons in it"));
 }
 
+// examples/csv_rows, which pages name for the numbers of a CSV file.
+TEST_F(CliData, TheExampleOfRowsReadsNoFieldInPart) {
+  const char* programs = std::getenv("DEMI_EXAMPLE_PROGRAMS");
+  const fs::path program = fs::path(programs ? programs : "") / "csv_rows";
+  if (!fs::exists(program)) GTEST_SKIP() << "no examples are built";
+  const auto with = [&](const std::string& field, const std::string& of_class) {
+    std::string rows = "x,y,class\n";
+    for (int i = 0; i < 8; ++i) rows += "1.5, -2e-1 ,0\n0.25,3,1\n";
+    write("rows.csv", rows + "2,\"" + field + "\"," + of_class + "\n");
+    return run({"cpu", "bf16", at("rows.csv")}, {}, program.string());
+  };
+  EXPECT_EQ(with("1234.56", "1").code, 0);
+  for (const char* field : {"1,234.56", "", "2x", "nan", "inf"}) {
+    const Outcome outcome = with(field, "1");
+    EXPECT_EQ(outcome.code, 1) << field;
+    EXPECT_THAT(outcome.err, HasSubstr("rows.csv, line 18, column y")) << field;
+  }
+  for (const char* of_class : {"0.9", "2", "-1"})
+    EXPECT_THAT(with("1", of_class).err, HasSubstr("line 18, column class")) << of_class;
+}
+
 // The advice to resume alone would end at the same picture each time.
 TEST_F(CliData, ADamagedPictureEndsWithWhatToDo) {
   write_pictures();
