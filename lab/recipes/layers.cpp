@@ -285,6 +285,10 @@ double first_scale(const settings::Resolved& run) {
   return is_dynamic(run) ? run.config.init_scale : 1;
 }
 
+int64_t steps_of_epoch(const settings::Config& config, const data::Loader& loader) {
+  return std::max<int64_t>(train::steps_of(loader.batches(), settings::batches_of_step(config)), 1);
+}
+
 // Trained for so many steps.
 train::Network trained_network(const settings::Resolved& run, int64_t steps,
                                const workload::Workload& workload) {
@@ -294,9 +298,8 @@ train::Network trained_network(const settings::Resolved& run, int64_t steps,
   if (!config.from.empty())
     put(read_start(run, workload, *network.module, config.from), *network.module, *optimizer);
   if (steps == 0) return network;
-  const int64_t whole =
-      settings::scheduled_epochs(config) *
-      train::steps_of(workload.train->batches(), settings::batches_of_step(config));
+  const int64_t per_epoch = steps_of_epoch(config, *workload.train);
+  const int64_t whole = settings::scheduled_epochs(config) * per_epoch;
   if (run.schedule->ends && steps > whole)
     throw UsageError({.where = "--layers",
                       .what = "the learning rates of the " + config.schedule +
@@ -306,14 +309,17 @@ train::Network trained_network(const settings::Resolved& run, int64_t steps,
                       .advice = "more --epochs, or --schedule constant"});
   train::TrainerOptions options = settings::trainer_options(run, workload.train->batches());
   options.max_steps = steps;
-  options.epochs = steps / std::max<int64_t>(workload.train->batches(), 1) + 1;
+  options.epochs = steps / per_epoch + 1;
   train::Trainer(network, optimizer, std::move(options)).fit(*workload.train);
   return network;
 }
 
-data::Batch batch_after(int64_t steps, const data::Loader& loader, c10::Device device) {
-  const int64_t batches = std::max<int64_t>(loader.batches(), 1);
-  return data::to_device(loader.batch(steps / batches, steps % batches), device);
+// The first batch of the step behind so many.
+data::Batch batch_after(int64_t steps, const settings::Config& config, const data::Loader& loader,
+                        c10::Device device) {
+  const int64_t per_epoch = steps_of_epoch(config, loader);
+  const int64_t batch = steps % per_epoch * settings::batches_of_step(config);
+  return data::to_device(loader.batch(steps / per_epoch, batch), device);
 }
 
 }  // namespace
@@ -325,7 +331,8 @@ std::vector<LayerComparison> compare_layers(const LayerOptions& options,
   const settings::Resolved in_fp32 =
       settings::resolve(options.config, settings::run_in(parse_precision("fp32")), options.device);
   const train::Network exact = trained_network(in_fp32, options.steps, workload);
-  const data::Batch batch = batch_after(options.steps, *workload.train, options.device);
+  const data::Batch batch =
+      batch_after(options.steps, options.config, *workload.train, options.device);
   train::Network spare = workload.make_network(seed);
   copy_weights(*exact.module, *spare.module);
   const NetworkTrace reference = trace_layers(in_fp32, spare, batch, 1);

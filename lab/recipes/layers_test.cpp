@@ -13,6 +13,7 @@
 #include <cmath>
 #include <limits>
 #include <string>
+#include <utility>
 
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
@@ -279,7 +280,6 @@ TEST_F(Layers, NormsThatMakeTheSumBeforeThemAreTracedByTheirRows) {
   }
 }
 
-// After two steps of FP32 the loss is that of the third step of a run.
 /// As a network from Python has it.
 TEST_F(Layers, DropoutOfNoModuleDropsTheSameInEachTrace) {
   torch::nn::Linear linear(16, 16);
@@ -299,6 +299,7 @@ TEST_F(Layers, DropoutOfNoModuleDropsTheSameInEachTrace) {
   EXPECT_TRUE(torch::rand({1}).equal(drawn)) << "the caller's numbers stay as they were";
 }
 
+// After two steps of FP32 the loss is that of the third step of a run.
 TEST_F(Layers, AreThoseAfterSoManySteps) {
   use({3}, 1);
   config_.lr = 0.125;
@@ -313,6 +314,33 @@ TEST_F(Layers, AreThoseAfterSoManySteps) {
   config_.schedule = "one-cycle";
   EXPECT_NO_THROW(compared("bf16", 3));
   EXPECT_THROW(compared("bf16", 4), UsageError) << "its rates end after three steps";
+}
+
+// The gradient of (w + b)^2 is 2 (w + b) for both, so that each step at a rate of 1/8 halves w + b.
+TEST_F(Layers, AreThoseAfterStepsOfSeveralBatches) {
+  use({3}, 1);
+  workload_.train = std::make_shared<data::TensorLoader>(torch::ones({4, 1}), torch::zeros({4, 1}),
+                                                         data::OrderOptions{.batch_size = 1});
+  config_.lr = 0.125;
+  for (const int64_t batches : {1, 2, 4}) {
+    config_.accumulate = batches;
+    EXPECT_FLOAT_EQ(static_cast<float>(compared("bf16", 5).exact_loss), 9 * 0x1p-10F) << batches;
+  }
+}
+
+// An epoch of three batches has a step of two and a step of one. The loss of a batch is the square
+// of its row.
+TEST_F(Layers, AreThoseOfTheBatchBehindTheSteps) {
+  use({1}, 1);
+  workload_.train = std::make_shared<data::TensorLoader>(torch::tensor({{1.F}, {2.F}, {3.F}}),
+                                                         torch::zeros({3, 1}),
+                                                         data::OrderOptions{.batch_size = 1});
+  config_.lr = 1e-30;
+  config_.accumulate = 2;
+  for (const auto& [steps, row] : {std::pair{0, 1.0}, {1, 3.0}, {2, 1.0}, {3, 3.0}})
+    EXPECT_EQ(compared("bf16", steps).exact_loss, row * row) << steps;
+  config_.accumulate = 1;
+  EXPECT_EQ(compared("bf16", 4).exact_loss, 4);
 }
 
 }  // namespace
