@@ -74,6 +74,45 @@ TEST(Ticks, StandStillForOneValueNoneAndWholeSteps) {
   EXPECT_EQ(axis_scale({0, 0.4, false}, Scale::kLinear, 4, true).ticks[1].label, "0.1");
 }
 
+// Doubles near the values lie no closer than an ulp, and 2^53 steps of a finer axis would not end.
+TEST(Ticks, OfValuesThatDifferByTheirLastBitsAreFew) {
+  for (const double a : {1.0, 2.3, 5.0, 1e16, 0.6931471805599453, 1e-300}) {
+    for (const double b : {std::nextafter(a, 2 * a), a * (1 + 1e-15), a * (1 + 2e-9)}) {
+      for (const Scale scale : {Scale::kLinear, Scale::kLog2, Scale::kLog10}) {
+        for (const bool loose : {true, false}) {
+          const AxisScale axis = axis_scale({a, b, false}, scale, 6, loose);
+          EXPECT_LE(axis.ticks.size(), 13U) << a << " " << b;
+          for (const double value : {a, b}) {
+            EXPECT_GE(axis.place(value), -1e-6) << a << " " << b;
+            EXPECT_LE(axis.place(value), 1 + 1e-6) << a << " " << b;
+          }
+        }
+      }
+      const AxisScale below = axis_scale({-b, -a, false}, Scale::kLinear, 6, true);
+      EXPECT_LE(below.ticks.size(), 9U) << a;
+      EXPECT_LE(std::abs(below.place(-a) - 0.5), 0.5) << a;
+    }
+  }
+  const AxisScale wide = axis_scale({1e-5, 1 + 2e-9, false}, Scale::kLog10, 6, true);
+  EXPECT_NEAR(wide.place(1), 1, 1e-6);
+}
+
+TEST(Ticks, OfTheLeastAndTheGreatestValuesThatAreDrawn) {
+  for (const double value : {std::numeric_limits<double>::max(), 1e301, -1e301, 1e-301, 5e-324})
+    EXPECT_EQ(drawable(value, Scale::kLog10), false) << value;
+  EXPECT_FALSE(drawable(-1e301, Scale::kLinear));
+  EXPECT_TRUE(drawable(5e-324, Scale::kLinear));
+  const AxisScale largest = axis_scale({-1e300, 1e300, false}, Scale::kLinear, 6, true);
+  EXPECT_NEAR(largest.place(0), 0.5, 1e-12);
+  EXPECT_LE(largest.ticks.size(), 9U);
+  const AxisScale least = axis_scale({0, 5e-324, false}, Scale::kLinear, 6, true);
+  EXPECT_LE(least.ticks.size(), 9U);
+  EXPECT_LE(std::abs(least.place(0) - 0.5), 0.5);
+  const AxisScale all = axis_scale({1e-300, 1e300, false}, Scale::kLog10, 6, true);
+  EXPECT_NEAR(all.place(1), 0.5, 0.02);
+  EXPECT_LE(all.ticks.size(), 13U);
+}
+
 TEST(Decimation, KeepsTheExtremesOfEveryPixelAndTheGaps) {
   std::vector<Point> points;
   for (int i = 0; i < 100'000; ++i)

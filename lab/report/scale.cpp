@@ -10,6 +10,16 @@
 namespace demi::report {
 namespace {
 
+/// The least and the greatest magnitude on an axis, whose width and steps are then normal numbers.
+constexpr double kLeast = 1e-300, kGreatest = 1e300;
+
+/// The least width of a linear axis, as a share of its values: ticks at a sixth of it are some
+/// 700 doubles apart.
+constexpr double kLeastWidth = 1e-12;
+
+/// The least quotient of the ends of a logarithmic axis, which are marks within 1e-9.
+constexpr double kLeastRatio = 1 + 1e-8;
+
 /// The smallest of 1, 2, 5 × 10^k that is at least `raw`.
 double nice_step(double raw) {
   const double power = std::pow(10.0, std::floor(std::log10(raw)));
@@ -28,8 +38,9 @@ std::string label_of(double value, double step, double largest) {
 
 AxisScale linear(Range range, int most, bool loose, bool whole) {
   if (range.empty) range = {0, 1, false};
-  if (range.low == range.high) {
-    const double room = range.low == 0 ? 1 : std::abs(range.low) * 0.1;
+  const double magnitude = std::max(std::abs(range.low), std::abs(range.high));
+  if (range.high - range.low <= std::max(kLeastWidth * magnitude, kLeast)) {
+    const double room = magnitude <= kLeast ? 1 : magnitude * 0.1;
     range = {range.low - room, range.high + room, false};
   }
   double step = nice_step((range.high - range.low) / most);
@@ -71,7 +82,7 @@ std::vector<double> marks_around(double low, double high, double base, bool betw
 AxisScale logarithmic(Range range, Scale scale, int most, bool loose) {
   if (range.empty) range = {1, 10, false};
   const double base = scale == Scale::kLog2 ? 2 : 10;
-  if (range.low == range.high) range = {range.low / base, range.high * base, false};
+  if (range.high <= kLeastRatio * range.low) range = {range.low / base, range.high * base, false};
   const auto log = [&](double value) {
     return scale == Scale::kLog2 ? std::log2(value) : std::log10(value);
   };
@@ -84,8 +95,9 @@ AxisScale logarithmic(Range range, Scale scale, int most, bool loose) {
     for (const double mark : marks) {
       if (mark <= range.low * (1 + 1e-9)) axis.low = mark;
     }
-    axis.high = *std::find_if(marks.begin(), marks.end(),
-                              [&](double mark) { return mark >= range.high * (1 - 1e-9); });
+    const auto end = std::find_if(marks.begin(), marks.end(),
+                                  [&](double mark) { return mark >= range.high * (1 - 1e-9); });
+    axis.high = end == marks.end() ? range.high : *end;
   }
   std::erase_if(marks, [&](double mark) {
     return mark < axis.low * (1 - 1e-9) || mark > axis.high * (1 + 1e-9);
@@ -103,7 +115,7 @@ AxisScale logarithmic(Range range, Scale scale, int most, bool loose) {
 }  // namespace
 
 bool drawable(double value, Scale scale) {
-  return std::isfinite(value) && (scale == Scale::kLinear || value > 0);
+  return std::abs(value) <= kGreatest && (scale == Scale::kLinear || value >= kLeast);
 }
 
 void Range::include(double value, Scale scale) {
@@ -115,7 +127,7 @@ void Range::include(double value, Scale scale) {
 
 double AxisScale::place(double value) const {
   if (scale == Scale::kLinear) return (value - low) / (high - low);
-  return std::log(value / low) / std::log(high / low);
+  return (std::log(value) - std::log(low)) / (std::log(high) - std::log(low));
 }
 
 AxisScale axis_scale(const Range& range, Scale scale, int most, bool loose, bool whole) {

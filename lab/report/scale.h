@@ -10,7 +10,8 @@ namespace demi::report {
 /// The scale of an axis: in proportion to the values, or to their logarithm.
 enum class Scale { kLinear, kLog2, kLog10 };
 
-/// Values that an axis can show: finite, and above 0 on a logarithmic one. All others are gaps.
+/// Values that an axis can show: magnitudes up to 1e300, and values from 1e-300 on a logarithmic
+/// one. All others are gaps.
 DEMI_API bool drawable(double value, Scale scale);
 
 /// The smallest and largest drawable value seen; empty at first.
@@ -42,7 +43,8 @@ struct AxisScale {
 /// Linear: ticks at multiples of 1, 2 or 5 times a power of ten (Heckbert, Nice Numbers for Graph
 /// Labels, Graphics Gems 1990), at most `most` + 1 of them; `whole` keeps the step at 1 or more.
 /// Logarithmic: ticks at powers of the base, at 1-2-5 where that leaves fewer than three. `loose`
-/// widens the axis to the next tick on either side.
+/// widens the axis to the next tick on either side. A range whose ends differ in the last of their
+/// digits alone (1e-12, logarithmic 1e-8 of them) gets the axis of one value, which is wider.
 DEMI_API AxisScale axis_scale(const Range& range, Scale scale, int most, bool loose,
                               bool whole = false);
 
