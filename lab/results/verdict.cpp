@@ -92,16 +92,22 @@ bool ended_soundly(const recipes::RunResult& run) {
   return !run.history.failed && (steps.empty() || std::isfinite(steps.back().loss));
 }
 
-// Averages the losses of a tenth of the steps at each end; NaN if one of them is.
+// Averages the finite losses of a tenth of the steps at each end: a step that overflows is skipped.
+// The last loss of a run that ends in NaN or Inf is as it is.
 Learning learning_of(const recipes::RunResult& run) {
-  const auto& steps = run.history.steps;
-  const std::size_t count = std::clamp<std::size_t>(steps.size() / 10, 1, kSteps);
+  std::vector<double> losses;
+  for (const train::StepMetrics& step : run.history.steps)
+    if (std::isfinite(step.loss)) losses.push_back(step.loss);
+  if (losses.empty()) losses.push_back(run.history.steps.back().loss);
+  const std::size_t count = std::clamp<std::size_t>(losses.size() / 10, 1, kSteps);
   Learning learning;
   for (std::size_t i = 0; i < count; ++i) {
-    learning.first += steps[i].loss / static_cast<double>(count);
-    learning.last += steps[steps.size() - 1 - i].loss / static_cast<double>(count);
+    learning.first += losses[i] / static_cast<double>(count);
+    learning.last += losses[losses.size() - 1 - i] / static_cast<double>(count);
   }
-  const double change = learning.last / learning.first - 1;
+  const double end = run.history.steps.back().loss;
+  if (!std::isfinite(end)) learning.last = end;
+  const double change = (learning.last - learning.first) / std::abs(learning.first);
   learning.verdict = !ended_soundly(run)                ? "NaN or Inf"
                      : !std::isfinite(change)           ? ""
                      : std::abs(change) <= kStandsStill ? "stands still"
@@ -115,7 +121,7 @@ bool learned_differently(const recipes::Comparison& comparison) {
   for (const recipes::RunResult& run : comparison.runs) {
     if (run.history.steps.empty()) continue;
     const auto [first, last, verdict] = learning_of(run);
-    some = some || (verdict == kLearned && last <= kFarDown * first);
+    some = some || (verdict == kLearned && first - last >= kFarDown * std::abs(first));
     others = others || (verdict != kLearned && !verdict.empty());
   }
   return some && others;

@@ -13,14 +13,16 @@ DEMI_API bool ended_soundly(const recipes::RunResult& run);
 
 /// The course of a run's training loss.
 struct Learning {
-  double first = 0, last = 0;  // means over the first and the last steps
-  std::string verdict;         // learned, stands still, grew, NaN or Inf; "": nothing can be said
+  /// Means over the first and the last steps whose loss is finite. NaN or Inf where there is none,
+  /// and last of a run that ends so.
+  double first = 0, last = 0;
+  std::string verdict;  // learned, stands still, grew, NaN or Inf; "": nothing can be said
 };
 /// The course of the loss of a run with steps.
 DEMI_API Learning learning_of(const recipes::RunResult& run);
 
-/// Whether the loss of one run fell to half or less and another run did not learn, which is then
-/// the first thing to say of them.
+/// Whether the loss of one run fell by half of its magnitude or more and another run did not learn,
+/// which is then the first thing to say of them.
 DEMI_API bool learned_differently(const recipes::Comparison& comparison);
 
 /// A sentence on the runs of a comparison whose training loss fell, stood still, grew or ended in

@@ -47,6 +47,37 @@ TEST(Verdict, SaysWhichRunLearned) {
   EXPECT_EQ(learning_verdict(c), "");
 }
 
+// Log likelihoods and other losses below 0 fall as those above it.
+TEST(Verdict, OfLossesBelowZeroIsByTheirFall) {
+  const auto verdict = [](const std::vector<double>& losses) {
+    return learning_of(run_of("fp32", losses)).verdict;
+  };
+  EXPECT_EQ(verdict({-1, -3}), "learned");
+  EXPECT_EQ(verdict({-3, -1}), "grew");
+  EXPECT_EQ(verdict({1, -1}), "learned");
+  EXPECT_EQ(verdict({-1, 1}), "grew");
+  EXPECT_EQ(verdict({-1, -1.01}), "stands still");
+  EXPECT_EQ(verdict({0, 1}), "") << "there is no share of 0";
+  recipes::Comparison c;
+  c.runs = {run_of("fp32", {-2, -3}), run_of("bf16", {-2, -2})};
+  EXPECT_TRUE(learned_differently(c)) << "lower by half of 2";
+  c.runs = {run_of("fp32", {-2, -2.9}), run_of("bf16", {-2, -2})};
+  EXPECT_FALSE(learned_differently(c));
+}
+
+// In fp16 the first steps may overflow, and are skipped.
+TEST(Verdict, LeavesOutStepsWhoseLossIsNoNumber) {
+  const Learning learning = learning_of(run_of("fp16", {INFINITY, 8, NAN, 9}));
+  EXPECT_EQ(learning.verdict, "grew");
+  EXPECT_EQ(learning.first, 8);
+  EXPECT_EQ(learning.last, 9);
+  const Learning lost = learning_of(run_of("fp16", {8, 4, NAN}));
+  EXPECT_EQ(lost.verdict, "NaN or Inf");
+  EXPECT_EQ(lost.first, 8);
+  EXPECT_TRUE(std::isnan(lost.last)) << "as it ended";
+  EXPECT_TRUE(std::isnan(learning_of(run_of("fp16", {NAN, NAN})).first));
+}
+
 monitor::LayerHealth layer_of(const char* name, int64_t zeros, int64_t numbers, double norm) {
   monitor::LayerHealth layer{.name = name};
   layer.weight_gradients.zeros = zeros;
