@@ -141,9 +141,11 @@ class Pairs {
 bool same(const std::string& a, const std::string& b) { return a == b; }
 bool same(double a, double b) { return std::bit_cast<uint64_t>(a) == std::bit_cast<uint64_t>(b); }
 
+/// `of_checkpoints`: without measured entries, which a file of weights does not have.
 template <class Value>
 std::vector<EntryDifference<Value>> compare_entries(const std::map<std::string, Value>& first,
-                                                    const std::map<std::string, Value>& second) {
+                                                    const std::map<std::string, Value>& second,
+                                                    bool of_checkpoints) {
   std::map<std::string, EntryDifference<Value>> all;
   for (const auto& [name, value] : first) all[name] = {.name = name, .first = value};
   for (const auto& [name, value] : second) {
@@ -152,7 +154,8 @@ std::vector<EntryDifference<Value>> compare_entries(const std::map<std::string, 
   }
   std::vector<EntryDifference<Value>> different;
   for (auto& [name, entry] : all)
-    if (!is_measured(name) && !(entry.first && entry.second && same(*entry.first, *entry.second)))
+    if (!(of_checkpoints && is_measured(name)) &&
+        !(entry.first && entry.second && same(*entry.first, *entry.second)))
       different.push_back(std::move(entry));
   return different;
 }
@@ -182,14 +185,16 @@ Difference difference(const checkpoint::Contents& first, const checkpoint::Conte
   Difference found;
   const Pairs pairs(first, second);
   for (const Pairs::Pair& pair : pairs.all()) {
-    const bool measured = is_measured(pair.name);
+    const bool of_model =
+        (pair.first && pair.first->of_model) || (pair.second && pair.second->of_model);
+    const bool measured = !of_model && is_measured(pair.name);
     found.compared += !measured;
     TensorDifference one = compare(pair.name, pair.first, pair.second);
     if (is_different(one)) (measured ? found.times : found.tensors).push_back(std::move(one));
   }
   if (first.is_file != second.is_file) return found;
-  found.numbers = compare_entries(flat(first.numbers), flat(second.numbers));
-  found.text = compare_entries(first.metadata, second.metadata);
+  found.numbers = compare_entries(flat(first.numbers), flat(second.numbers), !first.is_file);
+  found.text = compare_entries(first.metadata, second.metadata, !first.is_file);
   return found;
 }
 

@@ -37,11 +37,12 @@ struct EntryDifference {
 };
 
 /// The differences between two files or checkpoints. Names are those of both sides, in the order of
-/// StoredTensor lists. Measured entries (is_measured) differ between any two runs, and are listed
-/// apart.
+/// StoredTensor lists. Measured entries of checkpoints (is_measured) differ between any two runs:
+/// tensors are listed apart, numbers and texts left out. A model's weights and a single file have
+/// none, whatever the names.
 struct Difference {
   int64_t compared = 0;  // tensors of either side, without measured ones
-  /// Tensors that differ; `times`: of them, what was measured.
+  /// Tensors that differ; `times`: those that were measured.
   std::vector<TensorDifference> tensors, times;
   std::vector<EntryDifference<double>> numbers;    // numbers that differ
   std::vector<EntryDifference<std::string>> text;  // texts that differ

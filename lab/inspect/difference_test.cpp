@@ -111,10 +111,38 @@ TEST_F(DifferenceOf, ShapesAndMissingTensorsAreNamed) {
   EXPECT_EQ(found.tensors[2].name, "c");
 }
 
+// A model's weights are no times, whatever their names are.
+TEST_F(DifferenceOf, WeightsNamedSecondsCount) {
+  first_text_ = {{"max_seconds", "1"}};
+  second_text_ = {{"max_seconds", "2"}};
+  const at::Tensor weight = at::ones({2});
+  const Difference other = of({{"embed_seconds.weight", weight}, {"fc.weight", weight}},
+                              {{"embed_seconds.weight", weight + 6}, {"fc.weight", weight}});
+  EXPECT_EQ(other.compared, 2);
+  ASSERT_EQ(other.tensors.size(), 1U);
+  EXPECT_EQ(other.tensors[0].name, "embed_seconds.weight");
+  EXPECT_EQ(other.tensors[0].max_abs_difference, 6);
+  EXPECT_TRUE(other.times.empty());
+  ASSERT_EQ(other.text.size(), 1U);
+  EXPECT_EQ(other.text[0].name, "max_seconds");
+  const Difference missing =
+      of({{"embed_seconds.weight", weight}, {"fc.weight", weight}}, {{"fc.weight", weight}});
+  EXPECT_EQ(missing.compared, 2);
+  ASSERT_EQ(missing.tensors.size(), 1U);
+  EXPECT_EQ(missing.tensors[0].kind, Differs::only_in_first);
+}
+
 TEST_F(DifferenceOf, TimesStandApart) {
+  const auto checkpoint_of = [&](const char* name, const at::Tensor& seconds) {
+    save_safetensors(folder_ / name,
+                     {{"history/steps.data_seconds", seconds}, {"loss", at::ones({1})}});
+    Contents made = contents(folder_ / name);
+    made.is_file = false;
+    for (StoredTensor& tensor : made.tensors) tensor.of_model = false;
+    return made;
+  };
   const Difference found =
-      of({{"history/steps.data_seconds", at::ones({2})}, {"loss", at::ones({1})}},
-         {{"history/steps.data_seconds", at::zeros({2})}, {"loss", at::ones({1})}});
+      difference(checkpoint_of("a", at::ones({2})), checkpoint_of("b", at::zeros({2})));
   EXPECT_EQ(found.compared, 1);
   EXPECT_TRUE(found.tensors.empty());
   ASSERT_EQ(found.times.size(), 1U);
