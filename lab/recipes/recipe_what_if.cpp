@@ -17,7 +17,7 @@ using monitor::RecipeWhatIfResult;
 using quantization::Product;
 
 constexpr std::size_t kMostLayers = 20;
-constexpr int64_t kTriedBatches = 20;
+constexpr int64_t kTriedBatches = 20;  // at most
 
 std::string number_text(double value) { return report::format_number(value, 3); }
 
@@ -117,7 +117,7 @@ monitor::RecipeWhatIfOptions recipe_what_if_options(const settings::Resolved& ru
   for (const std::string& part : run.fp32_parts) options.policy.keep_part_in_fp32(part);
   int64_t steps = config.epochs * train::steps_of(batches, settings::batches_of_step(config));
   if (const int64_t last = settings::last_step(config); last > 0) steps = std::min(steps, last);
-  options.every = std::max<int64_t>(1, steps / kTriedBatches);
+  options.every = std::max<int64_t>(1, (steps + kTriedBatches - 1) / kTriedBatches);
   return options;
 }
 

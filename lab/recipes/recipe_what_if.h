@@ -14,7 +14,7 @@
 namespace demi::recipes {
 
 /// The run in a recipe that Config::what_if of the run asks about: its parts in FP32, its op
-/// policy. About twenty batches are tried, over the whole run. `batches`: of an epoch.
+/// policy. At most twenty batches are tried, over the whole run. `batches`: of an epoch.
 DEMI_API monitor::RecipeWhatIfOptions recipe_what_if_options(const settings::Resolved& run,
                                                              int64_t batches);
 

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
@@ -54,6 +55,19 @@ TEST(RecipeWhatIfOptions, AreThoseOfTheRunInTheRecipe) {
   c.steps = 0;
   c.accumulate = 2;
   EXPECT_EQ(recipe_what_if_options(settings::resolve(c), 40).every, 4) << "of 80 steps";
+}
+
+TEST(RecipeWhatIfOptions, TryTwentyBatchesAtMost) {
+  settings::Config c = small_mlp();
+  c.what_if = "mxfp8";
+  c.epochs = 1;
+  for (int64_t steps = 1; steps <= 200; ++steps) {
+    const int64_t every = recipe_what_if_options(settings::resolve(c), steps).every;
+    int64_t tried = 0;
+    for (int64_t step = 1; step <= steps; ++step) tried += step % every == 0;
+    EXPECT_LE(tried, 20) << steps;
+    EXPECT_GE(tried, std::min<int64_t>(steps, 10)) << steps;
+  }
 }
 
 // Features up to some 95000 times as large as the others would be no harm to blocks; here the ReLUs
