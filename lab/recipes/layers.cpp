@@ -15,8 +15,11 @@
 #include "demi/core/error.h"
 #include "demi/data/to_device.h"
 #include "demi/monitor/layers.h"
+#include "demi/nn/feed_forward.h"
+#include "demi/nn/self_attention.h"
 #include "demi/train/own_loss.h"
 #include "demi/train/trainer.h"
+#include "lab/models/gpt.h"
 #include "lab/models/seeded.h"
 #include "lab/recipes/starting_weights.h"
 
@@ -152,11 +155,18 @@ class Watch {
 
 thread_local Watch* Watch::current = nullptr;
 
-// Two precisions draw other numbers for it.
+template <class... Modules>
+bool is_one_of(torch::nn::Module& module) {
+  return (module.as<Modules>() || ...);
+}
+
+// Two precisions draw other numbers for it. GPTs and the parts of blocks use their mode for nothing
+// else.
 void turn_off_dropout(torch::nn::Module& module) {
   for (const auto& each : module.modules())
-    if (each->as<torch::nn::Dropout>() || each->as<torch::nn::Dropout2d>() ||
-        each->as<torch::nn::Dropout3d>())
+    if (is_one_of<torch::nn::Dropout, torch::nn::Dropout2d, torch::nn::Dropout3d,
+                  torch::nn::AlphaDropout, torch::nn::FeatureAlphaDropout, nn::SelfAttention,
+                  nn::FeedForward, models::GPT>(*each))
       each->eval();
 }
 

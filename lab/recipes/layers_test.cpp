@@ -14,10 +14,12 @@
 #include <limits>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "demi/core/error.h"
 #include "demi/data/tensor_loader.h"
 #include "demi/nn/transformer_block.h"
+#include "lab/models/gpt.h"
 #include "lab/recipes/run.h"
 #include "lab/settings/resolved.h"
 
@@ -278,6 +280,32 @@ TEST_F(Layers, NormsThatMakeTheSumBeforeThemAreTracedByTheirRows) {
         EXPECT_LT(difference(of_weights[i], seen->weight_gradients[i]).error, tolerance) << i;
     }
   }
+}
+
+// Parts that drop by an option, not by a module.
+TEST_F(Layers, OfBlocksAreTracedWithoutTheirDropout) {
+  const settings::Resolved run = settings::resolve(config_, settings::parse_run("fp32"));
+  std::vector<double> of_blocks, of_gpts;
+  for (const double dropout : {0.0, 0.5}) {
+    torch::manual_seed(5);
+    nn::TransformerBlock block(nn::TransformerBlockOptions{
+        .width = 8, .heads = 2, .attention_dropout = dropout, .residual_dropout = dropout});
+    models::GPT gpt(models::GPTOptions{
+        .vocabulary = 5, .context = 4, .width = 8, .layers = 1, .heads = 2, .dropout = dropout});
+    torch::nn::AlphaDropout last(dropout);
+    block->register_module("last", last.ptr());
+    const at::Tensor x = torch::randn({2, 4, 8}), tokens = torch::randint(5, {2, 4});
+    const train::Network of_block{.module = block.ptr(), .forward = [&](const data::Batch& batch) {
+                                    return last->forward(block->forward(batch.input));
+                                  }};
+    of_blocks.push_back(trace_layers(run, of_block, {x, torch::zeros({2, 4, 8}), {}}, 1).loss);
+    const train::Network of_gpt{.module = gpt.ptr(), .forward = [&](const data::Batch& batch) {
+                                  return gpt->forward(batch.input);
+                                }};
+    of_gpts.push_back(trace_layers(run, of_gpt, {tokens, torch::zeros({2, 4, 5}), {}}, 1).loss);
+  }
+  EXPECT_EQ(of_blocks[0], of_blocks[1]);
+  EXPECT_EQ(of_gpts[0], of_gpts[1]);
 }
 
 /// As a network from Python has it.
