@@ -17,6 +17,7 @@
 #include "lab/report/format.h"
 #include "lab/report/html_page.h"
 #include "lab/results/machine_json.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -37,7 +38,7 @@ std::string matmul_again(const MatmulArguments& a) {
         fmt::format(" --sizes {} --iterations {} --seconds {} --device {}",
                     fmt::join(a.bench.sizes, ","), a.bench.iterations, a.bench.seconds, a.device);
   } else {
-    line += fmt::format(" --layers='{}' --rounds {}", a.layer, a.layers.rounds);
+    line += fmt::format(" --layers={} --rounds {}", lab::shell_word(a.layer), a.layers.rounds);
   }
   if (!a.bench.dtypes.empty()) line += fmt::format(" --dtypes {}", fmt::join(a.bench.dtypes, ","));
   return line;

@@ -50,8 +50,8 @@ const settings::Recipe& recipe_or_model(const std::string& name) {
 }
 
 std::string memory_again(const MemoryArguments& a, const bench::MemoryBenchResult& result) {
-  std::string line =
-      fmt::format("demi bench memory --model {} --input {}", a.model, fmt::join(result.input, ","));
+  std::string line = fmt::format("demi bench memory --model {} --input {}",
+                                 lab::shell_word(a.model), fmt::join(result.input, ","));
   if (!a.bench.batch_sizes.empty())
     line += fmt::format(" --batch-size {}", fmt::join(a.bench.batch_sizes, ","));
   if (a.bench.forward) line += " --forward";

@@ -13,6 +13,7 @@
 #include "lab/recipes/compare.h"
 #include "lab/report/format.h"
 #include "lab/results/machine_json.h"
+#include "lab/shell_word.h"
 
 namespace demi::cli {
 namespace {
@@ -29,7 +30,7 @@ std::string model_again(const ModelArguments& a) {
       "--rounds {}",
       fmt::join(a.bench.widths, ","), a.bench.batch_size, a.bench.layers, a.device, a.bench.warmup,
       a.bench.steps, a.bench.rounds);
-  return a.runs.empty() ? line : line + " --runs " + a.runs;
+  return a.runs.empty() ? line : line + " --runs " + lab::shell_word(a.runs);
 }
 
 nlohmann::ordered_json model_json(const ModelArguments& a, const bench::ModelBenchResult& result) {

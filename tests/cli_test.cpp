@@ -326,6 +326,21 @@ TEST_F(Cli, PublishedFiguresNeedNoTrainingAndARecipeThatHasThem) {
   EXPECT_FALSE(fs::exists(folder_ / "runs"));
 }
 
+// A shell reads the words of the line, and its printf writes one a line.
+TEST_F(Cli, TheLineThatRepeatsAMeasurementQuotesWhatAShellWouldSplit) {
+  const std::string policy = (folder_ / "bob's policy.txt").string();
+  std::ofstream(policy) << "exp fp32\n";
+  const std::string runs = "bf16:op-policy=" + policy;
+  const Outcome outcome =
+      run({"bench", "model", "--width", "8", "--batch-size", "4", "--device", "cpu", "--warmup",
+           "2", "--steps", "1", "--rounds", "1", "--runs", runs, "--json"});
+  ASSERT_EQ(outcome.code, 0) << outcome.err;
+  const auto again = nlohmann::json::parse(outcome.out)["again"].get<std::string>();
+  const std::string words = (folder_ / "words").string();
+  ASSERT_EQ(std::system(("printf '%s\\n' " + again + " > " + words).c_str()), 0) << again;
+  EXPECT_THAT(slurp(words), HasSubstr("\n--runs\n" + runs + "\n"));
+}
+
 // What is printed has one form: a table that knows the terminal's width and character set.
 TEST_F(Cli, EveryMeasurementNamesTheLineThatRepeatsIt) {
   const std::vector<std::vector<std::string>> benches{
