@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <utility>
@@ -205,8 +206,9 @@ FileMetrics::Written FileMetrics::keep_lines(const train::History& history) {
                   *epoch = report::find_metric<int64_t>(line, "epoch");
     if (!run || *run != run_->name || !step || !epoch) return true;
     // Lines beside the step's own, which may be missing.
-    if (report::find_metric<std::string>(line, "gradients") ||
-        report::find_metric<std::string>(line, "anomaly") ||
+    const bool is_of_monitor = report::find_metric<std::string>(line, "gradients") != nullptr;
+    if (is_of_monitor && *step <= last_step) written.monitored = *step;
+    if (is_of_monitor || report::find_metric<std::string>(line, "anomaly") ||
         report::find_metric<std::string>(line, "what_if"))
       return *step <= last_step;
     const bool of_epoch = report::find_metric<double>(line, "epoch_loss") != nullptr;
@@ -244,7 +246,17 @@ void FileMetrics::resume(const train::History& history) {
     if (step.step >= first_event) tell(step);
   }
   end_epochs_before(std::numeric_limits<int64_t>::max());
+  if (written.monitored >= std::max<int64_t>(first_event, 1)) tell_monitored_steps(first_event);
   flush();
+}
+
+// Writes the events of the monitored steps from `first` on, as metrics.jsonl has them.
+void FileMetrics::tell_monitored_steps(int64_t first) {
+  report::EventFile* file = events();
+  if (!file) return;
+  HealthLines read = read_health(folder_ / recipes::kMetricsFile);
+  for (const monitor::StepHealth& step : read.of_run[run_->name])
+    if (step.step >= first) write_health(*file, step);
 }
 
 void FileMetrics::on_step(const train::StepMetrics& step, int64_t) {

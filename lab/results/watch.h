@@ -147,6 +147,7 @@ class DEMI_API FileMetrics : public train::Callback {
   };
   struct Written {  // the last in metrics.jsonl of the present run
     int64_t step = 0, epoch = 0;
+    int64_t monitored = 0;  // step
   };
 
   Written keep_lines(const train::History& history);
@@ -155,6 +156,7 @@ class DEMI_API FileMetrics : public train::Callback {
   report::EventFile* events();
   void tell(const train::StepMetrics& step);
   void tell(const train::EpochRecord& epoch);
+  void tell_monitored_steps(int64_t first);
 
   std::filesystem::path folder_;
   std::optional<report::MetricsLog> log_;

@@ -4,10 +4,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
+#include <iterator>
 #include <map>
+#include <set>
 #include <sstream>
+#include <string>
 #include <vector>
 
 #include "demi/scaler/grad_scaler.h"
@@ -268,6 +273,38 @@ class ResumedMetrics : public ::testing::Test {
     return all;
   }
 
+  // Step and tag of each event that TensorBoard shows of the run, a line each: it reads the files
+  // in the order of their names, and drops at a START what came before of that step and later ones.
+  std::vector<std::string> events(const std::string& run) const {
+    std::multimap<int64_t, std::string> shown;
+    const std::filesystem::directory_iterator folder(folder_ / run);
+    const std::set<std::filesystem::path> files(begin(folder), end(folder));
+    for (const std::filesystem::path& path : files) {
+      std::ifstream file(path, std::ios::binary);
+      const std::string all{std::istreambuf_iterator<char>(file), {}};
+      // A record: length (8 bytes), its checksum, an event, its checksum. An event begins with its
+      // time (9 bytes) and, as a byte here, its step behind 0x10; 0x2a opens a summary, whose tag
+      // comes first, 0x3a a START.
+      for (std::size_t at = 0; at < all.size();) {
+        const std::size_t length =
+            static_cast<unsigned char>(all[at]) + 256U * static_cast<unsigned char>(all[at + 1]);
+        const std::string event = all.substr(at + 12, length);
+        at += 12 + length + 4;
+        if (event[9] != 0x10) continue;  // the file's version
+        const int64_t step = event[10];
+        if (event[11] == 0x3a) shown.erase(shown.lower_bound(step), shown.end());
+        std::size_t tag = event.find('\x0a', 13);  // the summary's value, behind its length
+        tag = event.find('\x0a', tag + 2);         // the value's tag, likewise
+        if (event[11] == 0x2a)
+          shown.emplace(step, event.substr(tag + 2, static_cast<std::size_t>(event[tag + 1])));
+      }
+    }
+    std::vector<std::string> lines;
+    for (const auto& [step, tag] : shown) lines.push_back(std::to_string(step) + " " + tag);
+    std::ranges::sort(lines);
+    return lines;
+  }
+
   std::filesystem::path folder_;
 };
 
@@ -307,6 +344,48 @@ TEST_F(ResumedMetrics, AreThoseOfAnUnbrokenRun) {
       seen.replace(at, run.size(), "unbroken");
     EXPECT_EQ(seen, expected) << run;
     EXPECT_EQ(lines(other), of_other) << "another run's lines stay";
+  }
+}
+
+TEST_F(ResumedMetrics, KeepTheMonitoredStepThatARunResumesAt) {
+  const auto train = [](FileMetrics& metrics, int64_t first, int64_t last) {
+    for (int64_t i = first; i <= last; ++i) {
+      metrics.on_step(step(i), 4);
+      monitor::StepHealth health{.epoch = (i + 1) / 2, .step = i, .loss_scale = 1024};
+      health.layers = {{.name = "fc", .update_ratio = 0.25, .unchanged = 0.5}};
+      health.layers[0].weight_gradients.counts[100] = 4;
+      if (i % 2 == 1) metrics.write(health);
+      if (i % 2 == 0) metrics.on_epoch_end(epoch(i / 2));
+    }
+  };
+  {
+    FileMetrics metrics(folder_);
+    metrics.set_run("unbroken");
+    train(metrics, 1, 8);
+  }
+  const std::vector<std::string> expected = events("unbroken");
+  for (const int64_t stopped : {5, 6, 7}) {
+    const std::string run = "run" + std::to_string(stopped);
+    {
+      FileMetrics metrics(folder_);
+      metrics.set_run(run);
+      train(metrics, 1, 7);
+    }
+    {
+      FileMetrics metrics(folder_);
+      metrics.set_run(run);
+      metrics.resume(history(stopped, stopped / 2));
+      train(metrics, stopped + 1, 8);
+    }
+    EXPECT_EQ(events(run), expected) << run;
+    if (stopped < 7) continue;
+    std::filesystem::remove_all(folder_ / run);
+    {
+      FileMetrics metrics(folder_);
+      metrics.set_run(run);
+      metrics.resume(history(8, 4));
+    }
+    EXPECT_EQ(events(run), expected) << "a folder of events that was deleted is written anew";
   }
 }
 
