@@ -249,10 +249,11 @@ Times time_demi(const Contender& contender, const StepBenchOptions& options,
                   {.work = [&] { to.copy_(from); }},
                   {.work = [&] { to.neg_(); }}});
   result.bytes_per_parameter = optimizer->bytes_per_parameter();
+  for (const at::Tensor& parameter : parameters) result.parameters += parameter.numel();
   for (const auto& [name, tensor] : optimizer->state_tensors())
     if (!name.ends_with(".step") && name != "taken")
       result.state_bytes_per_parameter += static_cast<double>(tensor.nbytes());
-  result.state_bytes_per_parameter /= static_cast<double>(options.parameters);
+  result.state_bytes_per_parameter /= static_cast<double>(result.parameters);
   constexpr double kWeightAndCopy = 4 + 2, kWeight = 2, kGradient = 2;
   result.held_bytes_per_parameter = (contender.dtype() == at::kFloat ? kWeightAndCopy : kWeight) +
                                     kGradient + result.state_bytes_per_parameter;
@@ -312,14 +313,13 @@ StepBenchResult bench_step(const StepBenchOptions& options) {
   result.optimizer = options.optimizer;
   result.kernels = kernels_on(device);
   result.device = device.str();
-  result.parameters = options.parameters;
   result.tensors = options.tensors;
   result.threads = at::get_num_threads();
   const Times demi = time_demi(contender, options, device, result);
   result.ms = demi.least();
   result.ms_spread = demi.spread();
   result.gb_per_s =
-      result.bytes_per_parameter * static_cast<double>(options.parameters) / result.ms * 1e-6;
+      result.bytes_per_parameter * static_cast<double>(result.parameters) / result.ms * 1e-6;
   result.fraction_of_copy = result.gb_per_s / result.copy_gb_per_s;
   result.fraction_of_in_place = result.gb_per_s / result.in_place_gb_per_s;
   if (options.peer && contender.has_torch()) {

@@ -76,6 +76,16 @@ TEST(BenchStep, WeightModesMoveAndHoldTheirBytes) {
   }
 }
 
+// Three matrices of 44 x 44, which is what fits into 2,000. Muon has one moment in FP32.
+TEST(BenchStep, OfMatricesCountsTheParametersThatTheyHave) {
+  const StepBenchResult result = bench_step(
+      {.optimizer = "muon", .parameters = 6000, .tensors = 3, .rounds = 1, .peer = false});
+  EXPECT_EQ(result.parameters, 3 * 44 * 44);
+  EXPECT_EQ(result.state_bytes_per_parameter, 4);
+  EXPECT_EQ(result.held_bytes_per_parameter, 4 + 2 + 2 + 4);
+  EXPECT_DOUBLE_EQ(result.gb_per_s, result.bytes_per_parameter * 3 * 44 * 44 / result.ms * 1e-6);
+}
+
 TEST(BenchStep, WrongOptionsAreNamed) {
   EXPECT_THROW(bench_step({.weight_mode = "halves"}), UsageError);
   EXPECT_THROW(bench_step({.moments = "int4"}), UsageError);
