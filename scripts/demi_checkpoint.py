@@ -596,9 +596,10 @@ def _optimizers(model, optimizers, step, kind):
 
 def save(path, model, optimizer=None, scaler=None, step=None, scheduler=None, kind=None):
     """Writes the folder `path`, from which demi resumes; it must not exist yet. `model`, `optimizer` (AdamW, Adam, SGD, RMSprop, NAdam,
-    RAdam, Adagrad or Muon), `scaler` and `scheduler` (of SCHEDULERS) are objects or their state dicts; optimizers and schedulers also lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the
-    steps taken; without it those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not
-    tell Adam from AdamW. It is written beside, synchronised and renamed: whole or not at all."""
+    RAdam, Adagrad or Muon), `scaler` and `scheduler` (of SCHEDULERS) are objects or their state dicts; optimizers and schedulers also
+    lists of the same length, in the order of the job in C++, with None for an optimizer without a schedule. `step`: the steps taken;
+    without it those that an optimizer has counted. `kind`: the optimizers' name, where state dicts of an older PyTorch do not tell Adam
+    from AdamW. It is written beside, synchronised and renamed: whole or not at all."""
     path = Path(path)
     if path.exists():
         raise CheckpointError(f"{path}: is there already; name a folder that is not")
