@@ -305,9 +305,11 @@ void Step::Impl::put_statistics_back() {
 // The results for averages: an optimizer that was not taken has one that changed nothing.
 std::vector<StepResult> Step::Impl::results_of_all() const {
   std::vector<StepResult> all;
-  for (std::size_t i = 0; i < job.optimizers.size(); ++i)
-    all.push_back(turns.result_of(i).value_or(
-        StepResult(job.optimizers[i], StepResult::Numbers{.found_inf = 1}, {})));
+  for (std::size_t i = 0; i < job.optimizers.size(); ++i) {
+    const std::optional<StepResult>& result = turns.result_of(i);
+    all.push_back(result ? *result
+                         : StepResult(job.optimizers[i], StepResult::Numbers{.found_inf = 1}, {}));
+  }
   return all;
 }
 
